@@ -1,4 +1,4 @@
-"""Captures: what was asked of a machine and answered, written down and played back.
+"""Captures: a machine's questions and answers, saved and replayed.
 
 A *capture* is JSON lines (docs/reference/files.md): a header, then one question and its answer or refusal per line.
 """
@@ -19,18 +19,20 @@ from ncclprobe.model.errors import REFUSALS, HostError, NotCaptured, OutOfTime, 
 
 Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]
-"""The content of a capture: by the rank that asked (None: the node's own), then by question."""
+"""The content of a capture: by rank that asked (None: the node), then by question."""
 
 NOT_SHOWN = "the pasted texts do not show it"
 _CUT = "cut"
 _PASTED = "pasted"
 """The name of the node that pasted texts describe."""
 _MOST_ROWS = 8192
-"""Rows that are remembered: of a node's thousand, all but some dozens are the same on every node of a fleet."""
+"""Cached rows: of a node's thousand, all but some dozens are the same on every node of a fleet."""
 
 
 class Recorder:
-    """Passes questions on to `host` and keeps every answer and refusal, each question asked once, by any thread."""
+    """Forwards questions to `host` and records every answer and refusal; each question is asked once, from
+    any thread.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -38,7 +40,7 @@ class Recorder:
         self.answers: dict[Question, str | HostError] = {}
 
     def ask(self, *question: str | int) -> str:
-        """Return the host's answer; the second time, the first one."""
+        """Return the host's answer; repeated questions get the first answer."""
         with self._turns.setdefault(question, threading.Lock()):
             if question not in self.answers:
                 try:
@@ -52,12 +54,12 @@ _LONGEST_TIME = 40
 
 
 class Replay:
-    """Answers with the machine's answers in a capture.
+    """Answers questions from a capture.
 
-    `older`: the capture was taken by an older ncclprobe, which could not know every question of today. `ranks` are the
-    answers that ranks of that node got for themselves. `taken`: when, in ISO 8601; empty if its first line lacks it.
-    `pasted`: the answers are of texts that people pasted. `cut`: how much of the capture is left, if it was cut; what
-    it lacks is then unknown for this reason.
+    `older`: an older ncclprobe took the capture and could not know every current question. `ranks` are the answers that
+    ranks of that node got for themselves. `taken`: when, in ISO 8601; empty if its first line lacks it. `pasted`: the
+    answers come from pasted texts. `cut`: how much of the capture is left, if it was cut; what it lacks is then unknown
+    for this reason.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Replay:
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older, cut=cut) for rank, own in (ranks or {}).items()}
 
     def with_answers(self, answers: Answers) -> "Replay":
-        """Return this capture with other answers of the node; itself if they are the same."""
+        """Return this capture with other answers of the node."""
         if answers is self.answers:
             return self
         return Replay(answers, self.node, self._older, taken=self.taken, pasted=self.pasted, cut=self.cut)
@@ -91,8 +93,8 @@ class Replay:
     def recorded(self, question: Question) -> str | HostError:
         """Return the captured answer or refusal.
 
-        A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that no run
-        measured; it is OutOfTime if the capture was cut.
+        A missing question is NotCaptured if an older version took the capture, or if no run measured that sample. It is
+        OutOfTime if the capture was cut.
         """
         found = self.answers.get(question)
         if found is not None:
@@ -116,9 +118,9 @@ def _answer(recorded: str | HostError) -> str:
 
 
 def dump(answers: Answers, node: str, origin: str = "real", ranks: Mapping[int, Answers] | None = None) -> str:
-    """Return the text of a capture: header with the number of rows, then one row per question, in alphabetical order.
+    """Return the text of a capture: a header with the number of rows, then one row per question, sorted.
 
-    After them those of each rank. What was not measured (NotCaptured) has no row.
+    The rows of each rank follow. Questions that were not measured (NotCaptured) have no row.
     """
     taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
     rows = _rows_of(answers) + [row | {"rank": rank} for rank, own in (ranks or {}).items() for row in _rows_of(own)]
@@ -141,7 +143,7 @@ def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a capture to `path`, for its owner's eyes only, over none but an earlier one. Raises UsageError."""
+    """Write a capture to `path`, readable only by its owner; overwrites only another capture. Raises UsageError."""
     files.write(path, text, private=True, ours=_is_capture)
 
 
@@ -154,18 +156,20 @@ def _is_capture(text: str) -> bool:
 
 
 def load(path: Path) -> Replay:
-    """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
+    """Load the capture in `path`, with the captures that its ``like`` rows name. Raises UsageError naming file and
+    line.
+    """
     header, answers = _load(path, (), {})
     return _replay(header, answers, str(header.get("node") or path.stem), str(path), header[_CUT])
 
 
 def received(path: Path, node: str) -> Replay:
-    """Return the capture that another node sent, which names no other file. Raises UsageError naming the line."""
+    """Load a capture that another node sent, which may not refer to other files. Raises UsageError naming the line."""
     return parse(files.read(path, limit=bounds.CAPTURE_BYTES), f"the capture of {node}", node)
 
 
 def is_overlay(path: Path) -> bool:
-    """Return whether `path` is a capture that takes rows of other files. Raises UsageError if it cannot be read."""
+    """Return whether `path` is a capture with rows of other files. Raises UsageError if it cannot be read."""
     if not files.read_start(path, limit=4096).lstrip().startswith("{"):
         return False
     try:
@@ -183,18 +187,18 @@ def _names_another(line: str) -> bool:
 
 
 def second(file: str, node: str) -> UsageError:
-    """Return the error of two captures of one node."""
+    """Return the error for a second capture of one node."""
     return UsageError(f"{file}: a second capture of node {node}; `ncclprobe compare OLD NEW` says what changed")
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file is not a capture or report of ours. Raises UsageError."""
+    """Return whether a file is neither a capture nor a report of ours. Raises UsageError."""
     begins = files.read_start(path, limit=4096).lstrip()
     return not (begins.startswith("{") and ('"capture"' in begins or '"ncclprobe' in begins))
 
 
 def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
-    """Yield each captured machine with its file; texts that people pasted (`ibstat`, `env` …) are together one more.
+    """Yield each captured machine with its file; pasted texts (`ibstat`, `env` …) together count as one more.
 
     Raises UsageError for a file that is neither, and for pastes that contradict each other.
     """
@@ -215,32 +219,32 @@ def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
 
 
 def parse(text: str, name: str, node: str = "") -> Replay:
-    """Return the capture in `text`, which came from another process and may be like no file of ours.
+    """Parse a capture from another process, which may not be a file of ours at all.
 
-    `name` is what to call it in a UsageError, `node` the node's name if the job knows a better one.
+    `name` identifies it in a UsageError; `node` is the node's name if the job knows a better one.
     """
     header, lines = _lines(text, name)
     if header[_CUT]:
         raise UsageError(f"{name}: truncated: {header[_CUT]}; copy it again")
     answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
-        answers.update(_recorded_line(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
+        answers.update(_parse_line(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
     return _replay(header, answers, node or str(header.get("node") or name), name)
 
 
 def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str, cut: str = "") -> Replay:
-    """Return what a capture called `name` holds, by the rank that asked. Raises UsageError."""
+    """Split a capture called `name` by the rank that asked. Raises UsageError."""
     ranks: dict[int, dict[Question, str | HostError]] = {}
     answers: dict[Question, str | HostError] = {}
     for (rank, question), answer in recorded.items():
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
         if len(ranks) > bounds.CAPTURE_RANKS:
             raise UsageError(f"{name}: has rows of more than {bounds.CAPTURE_RANKS} ranks, more than any node runs")
-    return Replay(answers, node, _is_older(header.get("tool")), ranks, _taken(header.get("taken")), cut=cut)
+    return Replay(answers, node, _is_older(header.get("tool")), ranks, _parse_time(header.get("taken")), cut=cut)
 
 
-def _taken(said: object) -> str:
-    """Return the time that a header states, in UTC; empty: none that can be read."""
+def _parse_time(said: object) -> str:
+    """Return the time in a header, in UTC; empty if it is unreadable."""
     try:
         time = datetime.fromisoformat(str(said)[:_LONGEST_TIME].replace("Z", "+00:00"))
         return time.replace(tzinfo=time.tzinfo or timezone.utc).astimezone(timezone.utc).isoformat(timespec="seconds")
@@ -255,7 +259,9 @@ def _is_older(tool: object) -> bool:
 
 
 def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) -> tuple[dict[str, Any], _Recorded]:
-    """Return the header and the answers of `path`. `above` is like it, at some remove; `loaded` was read before."""
+    """Load header and answers of `path`. `above` are the captures that led to it by `like` rows; `loaded`
+    is the cache.
+    """
     if above and path.resolve() in above:
         raise UsageError(f"{path}: its 'like' rows form a circle; remove one")
     if len(above) > bounds.LIKES:
@@ -264,7 +270,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
     answers: _Recorded = {}
     likes = 0
     for number, line in enumerate(lines, start=2):
-        known = _recorded_line(line)
+        known = _parse_line(line)
         if known:
             answers.update(known)
             continue
@@ -281,7 +287,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
 
 
 def _neighbouring_capture(path: Path, like: object, where: str, number: int) -> Path:
-    """Return the capture that a row of `path` names: in the same folder or in the one above, no file elsewhere."""
+    """Return the capture that a row of `path` names: in the same folder or the one above, never elsewhere."""
     name = str(like).removeprefix("../")
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise UsageError(f"{where}: 'like' names a capture in the same folder or the one above, not {str(like)[:80]!r}")
@@ -291,7 +297,7 @@ def _neighbouring_capture(path: Path, like: object, where: str, number: int) -> 
 
 
 def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the header of a capture, and the text of each whole row below it; in `_CUT` of the header what is cut."""
+    """Return the header of a capture and the complete rows below it; `_CUT` in the header describes what was cut."""
     if text.lstrip().startswith("{\n"):  # indented JSON
         raise UsageError(f"{name} is not a capture; if it is a report, run `ncclprobe report {name}`")
     lines = text.splitlines()
@@ -325,10 +331,8 @@ def _is_whole(line: str) -> bool:
 
 
 @lru_cache(_MOST_ROWS)
-def _recorded_line(line: str) -> _Recorded | None:
-    """Return the content of the row in `line`, made once for all nodes with an equal row; None: it needs more than the
-    row.
-    """
+def _parse_line(line: str) -> _Recorded | None:
+    """Parse the row in `line`, cached for all nodes with an equal row; None: the row needs more context."""
     try:
         row = _object(line, "")
         return None if "like" in row else _parse_row(row, "")
@@ -347,7 +351,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 
 def _parse_row(row: dict[str, Any], where: str) -> _Recorded:
-    """Return the content of a row: one answer or refusal, or the samples in it. Raises UsageError."""
+    """Parse a row: one answer or refusal, or the samples in it. Raises UsageError."""
     ask, recorded, refused, rank = row.get("ask"), row.get("said"), row.get("refused"), row.get("rank")
     if not (rank is None or (type(rank) is int and rank >= 0)):
         raise UsageError(f"{where}: the rank of this row is not a number from 0 up")

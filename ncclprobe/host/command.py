@@ -1,8 +1,8 @@
-"""Starting processes without ever being held by one: the one place that starts any.
+"""Start processes without ever being blocked by one; nothing else starts any.
 
-Each leads a session of its own, whose group is killed as a whole, by the kernel if this process was itself killed;
-no caller waits for a process that survives SIGKILL in uninterruptible sleep, nor for its pipes. Neither a program, a
-library nor a module of it is looked for in the working directory, which may be a folder that others write to.
+Each process leads its own session, whose group is killed as a whole, by the kernel if this process was itself killed.
+No caller waits for a process that survives SIGKILL in uninterruptible sleep, nor for its pipes. Programs, libraries and
+modules are never searched for in the working directory, which may be writable by others.
 """
 
 import contextlib
@@ -26,25 +26,26 @@ from ncclprobe.model.errors import Denied, Failed, HostError, Missing, OutOfTime
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 0.1
 Stream = int | IO[bytes] | None
-"""Standard input, output or errors of a process, as subprocess takes it. None: it has ours."""
+"""Standard input, output or error of a process, as subprocess takes it. None: inherit ours."""
 _SEARCHED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
-"""Variables that list folders; an empty or a relative one means the working directory (ld.so(8))."""
+"""Variables that list folders; an empty or relative entry means the working directory (ld.so(8))."""
 _LEFT_OUT = ("PYTHONINSPECT",)
-"""It would have a process of ours ask for more when it has done its work."""
+"""Would make a process of ours wait for input when it has finished."""
 RUNNING: "dict[subprocess.Popen[bytes], int]" = {}
-"""Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves. With
-the end of a pipe that only this process holds."""
+"""Running processes, each with the end of a pipe that only this process holds. Each leads its own group, which a signal
+to our group does not reach: they are killed when this process exits.
+"""
 _F_SETSIG = 10  # fcntl(2)
 
 
 def found(name: str, more: Sequence[str] = ()) -> str | None:
-    """Return the program `name` in PATH, or in the folders `more`, if it may be started here; None: there is none.
+    """Find the program `name` in PATH or in the folders `more`, if it may be started; None: not found.
 
     Root starts only what only root can change: the program, the target of its link, and the folders of both. Raises
-    PermissionError if there are only others.
+    PermissionError if all candidates are unsafe.
     """
     folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    there = [path for each in folders if each.startswith("/") and _starts(path := f"{each.rstrip('/')}/{name}")]
+    there = [path for each in folders if each.startswith("/") and _is_executable(path := f"{each.rstrip('/')}/{name}")]
     if own := next((each for each in there if os.geteuid() or _is_own(each)), None):
         return own
     if there:
@@ -53,8 +54,8 @@ def found(name: str, more: Sequence[str] = ()) -> str | None:
     return None
 
 
-def _starts(path: str) -> bool:
-    """Return whether a program is there, as shutil.which would say, which brings three compressors to every start."""
+def _is_executable(path: str) -> bool:
+    """Return whether an executable is there, like shutil.which, which loads three compressors at every start."""
     return os.access(path, os.X_OK) and not Path(path).is_dir()
 
 
@@ -81,7 +82,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start `argv`, with `variables` over our environment. Raises OSError.
 
-    End it by :func:`abandon`; it is killed when this process exits.
+    End it with :func:`abandon`; it is killed when this process exits.
     """
     program = argv[0] if "/" in argv[0] else found(argv[0]) or argv[0]
     theirs, ours = os.pipe()
@@ -106,10 +107,10 @@ def start(
 
 
 def _end_with_us(pipe: int, group: int) -> None:
-    """Have the kernel send SIGKILL to `group`, which holds `pipe` as well, when no process holds its other end.
+    """Make the kernel send SIGKILL to `group`, which also holds `pipe`, when nobody holds the pipe's other end.
 
-    So however this process ends; not so the signal for the death of a parent (prctl(2)), which is sent as well when
-    the thread has ended that started a process.
+    This works however this process ends. The signal for a parent's death (prctl(2)) does not: it is also sent when the
+    thread that started the process ends.
     """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -group)
     fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
@@ -117,7 +118,7 @@ def _end_with_us(pipe: int, group: int) -> None:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables` without what would have something looked for in the working directory."""
+    """Return `variables` without entries that search the working directory."""
     kept = {name: value for name, value in variables.items() if name not in _LEFT_OUT}
     for name in _SEARCHED:
         if means_here(name, variables):
@@ -127,7 +128,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def means_here(name: str, variables: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the list of folders in variable `name` means the working directory by an element."""
+    """Return whether an entry of the folder list in variable `name` means the working directory."""
     return any(not each.startswith(("/", "$")) for each in _elements(name, variables.get(name, "")))
 
 
@@ -136,14 +137,16 @@ def _elements(name: str, text: str) -> list[str]:
 
 
 def run(argv: Sequence[str], patience_s: float) -> str:
-    """Return the standard output of a command that ends with 0 in `patience_s` seconds; otherwise kill its group."""
+    """Return the standard output of a command that exits with 0 within `patience_s` seconds; otherwise
+    kill its group.
+    """
     what = " ".join(argv)
     try:
         process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, variables={"LC_ALL": "C"})
     except OSError as error:
         raise as_host_error(error, argv[0]) from None
     try:
-        out, err = _gathered(process, time.monotonic() + patience_s)
+        out, err = _collect_output(process, time.monotonic() + patience_s)
         code = process.poll()
     finally:
         abandon(process)
@@ -157,8 +160,8 @@ def run(argv: Sequence[str], patience_s: float) -> str:
     return out.decode(errors="replace")
 
 
-def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bytes]:
-    """Return what `process` prints until it ended and its pipes are empty, time is over, or it is too much."""
+def _collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bytes]:
+    """Collect the output of `process` until it has exited and its pipes are empty, time is up, or it is too much."""
     texts = {process.stdout: bytearray(), process.stderr: bytearray()}
     with selectors.DefaultSelector() as selector:
         for pipe in texts:
@@ -182,7 +185,7 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
 
 
 def abandon(process: "subprocess.Popen[bytes]") -> None:
-    """Kill `process` with its whole group, close its pipes, and wait no longer than dying normally takes."""
+    """Kill `process` and its group, close its pipes, and wait no longer than a normal exit takes."""
     _kill(process)
     if process in RUNNING:
         os.close(RUNNING.pop(process))
@@ -209,7 +212,7 @@ signals.LAST.append(_kill_all)
 
 
 def as_host_error(error: BaseException, what: str) -> HostError:
-    """Return the HostError for what the operating system reported about `what`."""
+    """Convert an operating system error about `what` to a HostError."""
     if isinstance(error, HostError):
         return error
     if isinstance(error, FileNotFoundError | NotADirectoryError):

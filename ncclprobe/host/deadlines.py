@@ -1,4 +1,4 @@
-"""Waiting for the operating system no longer than one is willing to: on threads that are left behind if need be."""
+"""Wait for the operating system with a deadline: on threads that are abandoned if necessary."""
 
 import _thread
 import math
@@ -40,11 +40,11 @@ QUESTION_S = {
     "wait": 60.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }
-"""Seconds for a kind of question, or for one kind of it; 2 for all others."""
+"""Timeouts in seconds by kind of question, or for a specific one; 2 for all others."""
 
 
 class _Worker:
-    """A thread that does one thing after another. One that does not come back is not asked again."""
+    """A thread that runs one task after another. A thread that does not return is not used again."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -52,12 +52,12 @@ class _Worker:
         _thread.start_new_thread(self._serve, ())  # threading waits for ever for one that has no memory to begin with
 
     def do(self, work: Callable[[], Any], patience_s: float) -> tuple[Any, BaseException | None]:
-        """Return what `work` returned, or what it raised. Raises Empty if it takes longer."""
+        """Return the result or exception of `work`. Raises Empty if it takes longer."""
         self._work.put(work)
         return self._done.get(timeout=max(0.0, patience_s))
 
     def end(self) -> None:
-        """Let the thread end, once it comes back."""
+        """Stop the thread once it returns."""
         self._work.put(None)
 
     def _serve(self) -> None:
@@ -71,18 +71,18 @@ class _Worker:
 
 _BROKE: tuple[Any, BaseException | None] = (None, Failed("its reader failed; the reason is on stderr"))
 _IDLE: deque[_Worker] = deque()
-"""Workers that came back. There are never more than were needed at once; a thread for every question of the hundred and
-more would cost more than the answers."""
+"""Idle workers. There are never more than were needed at once; a new thread for each of the hundred and more questions
+would cost more than the answers.
+"""
 os.register_at_fork(after_in_child=_IDLE.clear)  # a fork has none of these threads
 
 
 def within(patience_s: float, work: Callable[[], T], what: str) -> T:
-    """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
+    """Return the result of `work`, or raise TimedOut after `patience_s` seconds; OSErrors become HostErrors.
 
-    OutOfTime if there is no thread to ask with.
-
-    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) delays only the end of this
-    process: the report is written by then, and the shell waits until the kernel releases the thread.
+    Raises OutOfTime if no thread is available. A thread in uninterruptible sleep (a frozen local file system; NFS can
+    be killed) delays only the end of this process: the report is written by then, and the shell waits until the kernel
+    releases the thread.
     """
     try:
         worker = _IDLE.pop()
@@ -102,7 +102,7 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
 
 
 def until(deadline: float, work: Callable[[], T]) -> T:
-    """Return or raise what `work` does; TimeoutError at `deadline` (time.monotonic()), leaving the thread behind."""
+    """Return or raise what `work` does; raise TimeoutError at `deadline` (time.monotonic()) and abandon the thread."""
     if deadline == math.inf:
         return work()
     found, error = outcome(deadline, work)
@@ -112,7 +112,7 @@ def until(deadline: float, work: Callable[[], T]) -> T:
 
 
 def outcome(deadline: float, work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Return what `work` returns, or what it raises, whatever that is. Raises TimeoutError as :func:`until` does."""
+    """Return the result or exception of `work`. Raises TimeoutError as :func:`until` does."""
     done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def attempt() -> None:
@@ -132,7 +132,7 @@ def outcome(deadline: float, work: Callable[[], T]) -> tuple[T | None, BaseExcep
 
 
 def at_once(work: Sequence[Callable[[], None]]) -> None:
-    """Run each on a thread, and wait for all: each has a deadline of its own."""
+    """Run each task on its own thread, and wait for all; each has its own deadline."""
     threads = []
     for each in work:
         thread = threading.Thread(target=each, daemon=True)

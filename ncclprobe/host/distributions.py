@@ -1,4 +1,4 @@
-"""Which versions of packages Python would import, without importing any: apart from :mod:`live`, which is full."""
+"""Versions of packages that Python would import, found without importing any."""
 
 import contextlib
 import os

@@ -1,7 +1,7 @@
-"""What the dynamic loader reads of a shared library and of its own cache: elf(5) and /etc/ld.so.cache.
+"""Read what the dynamic loader reads from a shared library and its cache: elf(5) and /etc/ld.so.cache.
 
-It also reads the texts among a library's constants, for NCCL keeps its version there. Nothing is run or mapped, so
-incomplete libraries can be read too.
+Also read the texts among a library's constants, where NCCL keeps its version. Nothing is run or mapped, so incomplete
+libraries can be read too.
 """
 
 import os
@@ -29,9 +29,10 @@ _SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
 
 
 class _Dynamic(NamedTuple):
-    """The dynamic section of a library: its name, the libraries that it needs, and its own search path for them.
+    """The dynamic section of a library: its name, the libraries that it needs, and its search path for them.
 
-    `needs_versions`: which versions of symbols (``GLIBC_2.34``) it asks of each library, `versions` those it defines.
+    `needs_versions`: the symbol versions (``GLIBC_2.34``) that it requires of each library; `versions`: those that it
+    defines.
     """
 
     soname: str
@@ -52,7 +53,7 @@ class _Segment(NamedTuple):
 def dynamic(path: str) -> _Dynamic:
     """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed if the file is not one.
 
-    Read, not mapped: a page of a dead NFS server would be waited for with the interpreter's lock held.
+    The file is read, not mapped: a page fault on a dead NFS server would block while holding the interpreter's lock.
     """
     with Path(path).open("rb") as file:
         try:
@@ -108,7 +109,7 @@ Records = list[tuple[int, tuple[int, ...]]]
 def _version_records(
     file: BinaryIO, segments: list[_Segment], tags: dict[int, list[int]], where: tuple[int, int], layout: str
 ) -> Records:
-    """Return the records of a table of versions, each with its offset; empty if there is no such table."""
+    """Return the records of a version table, each with its offset; empty if there is no such table."""
     if where[0] not in tags or where[1] not in tags:
         return []
     at, found = _offset(segments, tags[where[0]][0]), []
@@ -120,7 +121,7 @@ def _version_records(
 
 
 def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[int, ...]]:
-    """Yield `count` records from `at` on; the last member of each is the distance to the next."""
+    """Yield `count` records starting at `at`; the last member of each is the distance to the next."""
     for _ in range(min(count, bounds.ELF_VERSIONS)):
         record = struct.unpack(layout, _read_at(file, at, struct.calcsize(layout)))
         yield record
@@ -137,7 +138,7 @@ class _Section(NamedTuple):
 
 
 def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
-    """Return the byte order and the sections. Raises ValueError unless it is a 64-bit ELF file."""
+    """Return the byte order and the sections. Raises ValueError if it is not a 64-bit ELF file."""
     header = file.read(64)
     if header[:5] != _MAGIC + b"\x02":
         raise ValueError
@@ -150,9 +151,9 @@ def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
 
 
 def texts(path: str, beginning: str) -> tuple[str, ...]:
-    """Return the texts among a library's constants that begin so, at most 16 of 64 characters each.
+    """Return constants of a library that start with `beginning`, at most 16 of 64 characters each.
 
-    Raises OSError; Failed unless the file is a whole 64-bit ELF file.
+    Raises OSError; Failed unless the file is a complete 64-bit ELF file.
     """
     with Path(path).open("rb") as file:
         try:
@@ -177,22 +178,22 @@ def _texts(data: bytes, beginning: str) -> Iterator[str]:
 
 
 class _Symbols(NamedTuple):
-    """Symbols with one beginning: those that a library offers, and those that it looks for in others."""
+    """Symbols with a common prefix: those that a library defines, and those that it needs from others."""
 
     defined: tuple[str, ...]
     undefined: tuple[str, ...]
 
 
 def symbols(path: str, beginning: str) -> _Symbols:
-    """Return a library's dynamic symbols whose names begin so. Raises OSError, and Failed as `texts`.
+    """Return a library's dynamic symbols with this prefix. Raises OSError, and Failed as `texts`.
 
-    A weak one that it looks for is not among them: the loader goes on without.
+    Weak symbols that it needs are left out: the loader continues without them.
     """
     with Path(path).open("rb") as file:
         try:
             order, sections = _sections(file)
             defined, undefined = set[str](), set[str]()
-            for name, info, section, _ in _named(file, order, sections, beginning):
+            for name, info, section, _ in _symbols_with_prefix(file, order, sections, beginning):
                 if section or info >> 4 == 1:
                     (defined if section else undefined).add(name)
             return _Symbols(tuple(sorted(defined)), tuple(sorted(undefined)))
@@ -201,7 +202,7 @@ def symbols(path: str, beginning: str) -> _Symbols:
 
 
 def objects(path: str, beginning: str) -> dict[str, str]:
-    """Return a library's objects whose names begin so, each with the text that its first member points to.
+    """Return a library's objects with this prefix, each with the text that its first member points to.
 
     This gives the name of a plugin of NCCL without loading it: ``ncclNetPlugin_v8``, ``AWS Libfabric``. An object whose
     text cannot be read is left out. Raises OSError, and Failed as `texts`.
@@ -209,7 +210,7 @@ def objects(path: str, beginning: str) -> dict[str, str]:
     with Path(path).open("rb") as file:
         try:
             order, sections = _sections(file)
-            named = _named(file, order, sections, beginning)
+            named = _symbols_with_prefix(file, order, sections, beginning)
             places = {name: value for name, info, section, value in named if section and info & 15 == _OBJECT}
             pointers = _pointers(file, sections, order, set(places.values()))
             texts = {name: _text_at(file, sections, pointers.get(place, 0)) for name, place in places.items()}
@@ -218,8 +219,10 @@ def objects(path: str, beginning: str) -> dict[str, str]:
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
 
 
-def _named(file: BinaryIO, order: str, sections: list[_Section], beginning: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yield name, info, section and value of each dynamic symbol whose name begins so."""
+def _symbols_with_prefix(
+    file: BinaryIO, order: str, sections: list[_Section], beginning: str
+) -> Iterator[tuple[str, int, int, int]]:
+    """Yield name, info, section and value of each dynamic symbol with this prefix."""
     mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
     for table in (each for each in sections if each.kind == _DYNSYM):
         names = _read_at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
@@ -230,7 +233,7 @@ def _named(file: BinaryIO, order: str, sections: list[_Section], beginning: str)
 
 
 def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[int]) -> dict[int, int]:
-    """Return the target that the loader gives each of these places: by a relocation, otherwise the stored one."""
+    """Return what the loader would store at each of these places: by a relocation, otherwise the value in the file."""
     found = dict[int, int]()
     for place in places:
         if data := _read_at_address(file, sections, place, 8)[:8]:
@@ -245,7 +248,7 @@ def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[
 
 
 def _text_at(file: BinaryIO, sections: list[_Section], address: int) -> str:
-    """Return the text at an address; empty if there is none that can be printed."""
+    """Return the text at an address; empty if it is not printable."""
     text = _read_at_address(file, sections, address, bounds.ELF_TEXT).partition(b"\0")[0].decode(errors="replace")
     return text if text.isprintable() else ""
 
@@ -283,7 +286,7 @@ def _tags(section: bytes, order: str) -> dict[int, list[int]]:
 
 
 def _offset(segments: list[_Segment], address: int) -> int:
-    """Return the offset in the file of a virtual address."""
+    """Convert a virtual address to a file offset."""
     for segment in segments:
         if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
             return segment.offset + address - segment.address
@@ -298,11 +301,11 @@ def _string(data: bytes, start: int) -> str:
 
 
 def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
-    """Return (soname, file) of the loader's cache for sonames that start with a prefix, the preferred first.
+    """Return (soname, file) from the loader's cache for sonames with one of these prefixes, the preferred first.
 
     Raises OSError; Failed if the file is not in glibc's format.
     """
-    data = _whole(path)
+    data = _read_whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
@@ -312,8 +315,8 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
         raise Failed(f"{path}: truncated") from None
 
 
-def _whole(path: str) -> bytes:
-    """Return the whole of a small file; room is made for what it holds, not for what it may. Raises OSError, Failed."""
+def _read_whole(path: str) -> bytes:
+    """Read a small file whole; memory is allocated for its actual size, not for the limit. Raises OSError, Failed."""
     with Path(path).open("rb") as file:
         nbytes = min(os.fstat(file.fileno()).st_size, bounds.LD_CACHE_BYTES)
         try:

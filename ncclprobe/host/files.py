@@ -1,4 +1,4 @@
-"""Files that users name: read whole and bounded, written whole or not at all."""
+"""Files that users name: read whole within a limit, written whole or not at all."""
 
 import contextlib
 import errno
@@ -14,16 +14,16 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 
 _LONGEST_PATH = 4096
-"""PATH_MAX of Linux: what is longer has to be made folder by folder, and no program opens it."""
+"""PATH_MAX of Linux: longer paths must be created folder by folder, and no program opens them."""
 _READER_S = 2.0
-"""How long a pipe may be without a reader, who may still be starting."""
+"""How long a pipe may lack a reader, which may still be starting."""
 
 
 def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
-    """Return the text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
+    """Read the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
 
-    A pipe or a device is refused: it could keep its reader waiting, or never end. `refuse` may raise for a file of the
-    wrong owner or mode: it sees the file that is open, which no rename can replace.
+    A pipe or device is refused: it could block the reader, or never end. `refuse` may raise for a file of the wrong
+    owner or mode: it sees the opened file, which no rename can replace.
     """
     data = _bytes(path, limit + 1, refuse)
     if len(data) > limit:
@@ -35,7 +35,7 @@ def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = l
 
 
 def trusted_folder(path: Path) -> Path:
-    """Return a folder whose files may be run: no user but this one and root can change it, or a folder on the way.
+    """Return a folder whose files may be run: only this user and root can change it, or any folder on the way.
 
     Raises UsageError for any other, and for a path that depends on the working directory.
     """
@@ -57,7 +57,7 @@ def trusted_folder(path: Path) -> Path:
 
 
 def refuse_foreign(path: Path, found: os.stat_result, hint: str = "") -> None:
-    """Raise UsageError if a user who is neither root nor this one may change `path`; `hint` ends its line."""
+    """Raise UsageError if a user other than root or this one may change `path`; `hint` ends the message."""
     if found.st_uid not in (0, os.geteuid()):
         raise UsageError(f"{path}: not trusted, because uid {found.st_uid} owns it{hint}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -66,7 +66,9 @@ def refuse_foreign(path: Path, found: os.stat_result, hint: str = "") -> None:
 
 
 def read_start(path: Path, *, limit: int) -> str:
-    """Return the first `limit` bytes of the regular file `path` as text, whatever they hold. Raises UsageError."""
+    """Return the first `limit` bytes of the regular file `path` as text, with invalid bytes replaced. Raises
+    UsageError.
+    """
     return _bytes(path, limit).decode(errors="replace")
 
 
@@ -83,9 +85,9 @@ def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lam
 
 
 def refuse_other(path: Path, ours: Callable[[str], bool]) -> None:
-    """Raise UsageError if a file with content is at `path` that is not, as a whole, what `ours` recognises.
+    """Raise UsageError if `path` is a non-empty file that `ours` does not recognise.
 
-    So a log whose name was typed in the place of a report's is not written over. A file without content may be.
+    This keeps a log, given by mistake in place of a report, from being overwritten. An empty file may be.
     """
     try:
         with opener.place(path) as end:
@@ -95,7 +97,7 @@ def refuse_other(path: Path, ours: Callable[[str], bool]) -> None:
 
 
 def refuse_content(path: Path, end: opener.Place, ours: Callable[[str], bool]) -> None:
-    """Raise UsageError as `refuse_other` does, for what is at `end` now."""
+    """Raise UsageError as `refuse_other` does, for the file that is at `end` now."""
     found = end.stat()
     if found is None or not stat.S_ISREG(found.st_mode) or not found.st_size:
         return
@@ -111,11 +113,11 @@ def refuse_content(path: Path, end: opener.Place, ours: Callable[[str], bool]) -
 
 
 def write(path: Path, text: str, *, private: bool = False, ours: Callable[[str], bool] | None = None) -> None:
-    """Write `text` so that a reader sees all of it or the file as it was; `private`: for its owner's eyes only.
+    """Write `text` atomically; `private`: readable only by its owner.
 
-    What is there stays if it is not what `ours` recognises: see `refuse_other`. What is not a regular file (a pipe, a
-    device) is written to, never replaced. A link of this user or of root is followed, one of another user is refused;
-    for root this holds for every folder on the way. Raises UsageError.
+    An existing file is kept if `ours` does not recognise it: see `refuse_other`. A pipe or device is written to, never
+    replaced. A link of this user or of root is followed, one of another user is refused; for root this applies to every
+    folder on the way. Raises UsageError.
     """
     try:
         with opener.place(path) as end:
@@ -133,7 +135,7 @@ def write(path: Path, text: str, *, private: bool = False, ours: Callable[[str],
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder, and the folders on the way to it, unless they are there. Raises OSError, for others' links too."""
+    """Create a folder and its parents if they are missing. Raises OSError, also for other users' links."""
     if len(os.fsencode(path)) >= _LONGEST_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     for each in (*reversed(path.parents), path):
@@ -149,20 +151,20 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def without_links(path: Path) -> Path:
-    """Return the path of what `path` leads to now. Raises OSError, and UsageError as `refuse_links` does."""
+    """Resolve all links of `path`. Raises OSError, and UsageError as `refuse_links` does."""
     with opener.place(path) as end:
         refuse_makers(path, end)
         return Path(f"/proc/self/fd/{end.folder}").readlink() / end.name
 
 
 def refuse_links(path: Path) -> None:
-    """Raise UsageError if a link that another user made is on the way to `path`: it could lead anywhere."""
+    """Raise UsageError if another user's link is on the way to `path`: it could lead anywhere."""
     with contextlib.suppress(OSError), opener.place(path) as end:  # what is not there is said by whoever needs it
         refuse_makers(path, end)
 
 
 def refuse_makers(path: Path, end: opener.Place) -> None:
-    """Raise UsageError as `refuse_links` does, for a way that was walked to `end`."""
+    """Raise UsageError as `refuse_links` does, for a path that was already walked to `end`."""
     try:
         end.refuse_makers()
     except PermissionError as error:
@@ -170,8 +172,8 @@ def refuse_makers(path: Path, end: opener.Place) -> None:
 
 
 def _write_into(path: Path, end: opener.Place, text: str) -> None:
-    """Write to a pipe or a device. Raises OSError; UsageError for a pipe of another user, who may never read it."""
-    handle = _opened(end)
+    """Write to a pipe or device. Raises OSError; UsageError for a pipe of another user, who may never read it."""
+    handle = _open_writable(end)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         found = os.fstat(handle)
         if stat.S_ISREG(found.st_mode):
@@ -182,8 +184,8 @@ def _write_into(path: Path, end: opener.Place, text: str) -> None:
         file.write(text)
 
 
-def _opened(end: opener.Place) -> int:
-    """Open a pipe or a device for writing, waiting a moment for the reader of a pipe. Raises OSError without one."""
+def _open_writable(end: opener.Place) -> int:
+    """Open a pipe or device for writing, and wait briefly for a pipe's reader. Raises OSError without one."""
     last = time.monotonic() + _READER_S
     while True:
         try:
@@ -195,7 +197,7 @@ def _opened(end: opener.Place) -> int:
 
 
 def _replace(end: opener.Place, text: str, mode: int) -> None:
-    """Write next to `end` under a name that could not be foreseen, in a file that was not there, and rename it."""
+    """Write to a new file with an unpredictable name next to `end`, then rename it."""
     partial = opener.Place(end.folder, f".{end.name[:100]}.{os.urandom(8).hex()}")
     try:
         with os.fdopen(partial.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
@@ -208,5 +210,5 @@ def _replace(end: opener.Place, text: str, mode: int) -> None:
 
 
 def named_after(node: str) -> str:
-    """Return the name of a node's capture, whatever the node is called."""
+    """Return a safe file name for a node's capture."""
     return re.sub(r"[^\w.#-]", "_", node)[:100] + ".jsonl"

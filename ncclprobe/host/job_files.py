@@ -1,6 +1,6 @@
-"""The files that a job left, as they were named on the command line: files, folders, patterns, ``-``; compressed ones.
+"""The files of a job that were named on the command line: files, folders, patterns, ``-``; possibly compressed.
 
-They are read from their beginning to their end in blocks, never whole.
+They are read sequentially in blocks, never whole.
 """
 
 import codecs
@@ -26,13 +26,15 @@ STDIN = "-"
 BLOCK = 1 << 20
 MOST_FILES = 100_000
 MOST_INFLATED = 64 << 30
-"""Bytes of one compressed file that are read."""
+"""Decompressed bytes that are read of one file."""
 
 PIPE_S = 60
-"""How long the first byte of a pipe is waited for."""
+"""How long to wait for a pipe's first byte."""
 
 PATIENCE_S, SLOWEST_BYTES = 60.0, 2 << 20
-"""A file is read for so long, and a second more for so many of its bytes: what it inflates to has no other end."""
+"""A file is read for at most this long, plus one second for each SLOWEST_BYTES of its size: decompressed size is
+unbounded.
+"""
 
 _ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -43,10 +45,10 @@ _BROKEN = (EOFError, OSError, ValueError)
 
 
 class JobFile(Struct, frozen=True):
-    """One file: its name as a person finds it again, and its size on disk; 0 for a pipe.
+    """One file: its name for the user, and its size on disk; 0 for a pipe.
 
-    `once`: a pipe, such as standard input, which can be read once. `found`: in a folder or by a pattern, so
-    nobody named this very file.
+    `once`: a pipe, such as standard input, which can be read only once. `found`: in a folder or by a pattern, so that
+    nobody named this file explicitly.
     """
 
     name: str
@@ -56,20 +58,20 @@ class JobFile(Struct, frozen=True):
 
     @property
     def patience_s(self) -> float:
-        """Return how long reading it may take; a pipe is read for as long as it is written to."""
+        """Return how long reading may take; a pipe is read for as long as it is written to."""
         return math.inf if self.once else PATIENCE_S + self.nbytes / SLOWEST_BYTES
 
 
 def named(arguments: Sequence[str]) -> tuple[JobFile, ...]:
-    """Return the files that `arguments` name, each once: those of folders and patterns by name, numbers as numbers.
+    """Return the files that `arguments` name, without duplicates; files of folders and patterns in natural order.
 
-    The oldest of rotated logs is first. Raises UsageError for an argument that names nothing that can be read.
+    The oldest of rotated logs is first. Raises UsageError for an argument that names nothing readable.
     """
     found: dict[str, JobFile] = {}
     for argument in arguments:
         for path in (argument,) if argument == STDIN else sorted(_paths(argument), key=_age):
             key = path if path == STDIN else os.path.realpath(path)
-            once = path == STDIN or not (_regular(path) or Path(path).is_dir())
+            once = path == STDIN or not (_is_regular(path) or Path(path).is_dir())
             if once and path != STDIN and Path(os.path.realpath(path)).is_fifo():  # not that of a shell's <(…)
                 raise UsageError(f"{path}: cannot be read: not a regular file; give a log, or - for standard input")
             file = JobFile(path, 0 if once else _size(path), once, path != argument)
@@ -86,13 +88,13 @@ def _paths(argument: str) -> Iterator[str]:
             if not matches:
                 raise UsageError(f"{argument}: no such file or folder")
             for match in matches:
-                yield from _paths(match) if Path(match).is_dir() else (match,) if _found(match) else ()
+                yield from _paths(match) if Path(match).is_dir() else (match,) if _is_readable(match) else ()
         elif Path(argument).is_dir():
             closed: list[
                 str
             ] = []  # named as any file that cannot be read: passed over, its logs would be missing unseen
             for folder, _, names in os.walk(argument, onerror=lambda error: closed.append(str(error.filename))):
-                yield from (os.path.join(folder, name) for name in names if _found(os.path.join(folder, name)))  # noqa: PTH118
+                yield from (os.path.join(folder, name) for name in names if _is_readable(os.path.join(folder, name)))  # noqa: PTH118
             yield from closed
         else:
             yield argument
@@ -100,24 +102,24 @@ def _paths(argument: str) -> Iterator[str]:
         raise UsageError(f"{argument}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _regular(path: str) -> bool:
-    """Return whether this is neither a pipe nor a device."""
+def _is_regular(path: str) -> bool:
+    """Return whether this is a regular file."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return False
 
 
-def _found(path: str) -> bool:
-    """Return whether a file of a folder or pattern is read: a regular one, no link of a user to what is another's.
+def _is_readable(path: str) -> bool:
+    """Return whether a file of a folder or pattern may be read: a regular file, not reached by another user's link.
 
-    It is asked again of what is opened: see `opener.opened`.
+    The opened file is checked again: see `opener.opened`.
     """
     try:
         maker, owner = os.lstat(path).st_uid, os.stat(path).st_uid  # noqa: PTH116
     except OSError:
         return False
-    return _regular(path) and maker in (owner, os.geteuid(), 0)
+    return _is_regular(path) and maker in (owner, os.geteuid(), 0)
 
 
 def _size(path: str) -> int:
@@ -128,7 +130,7 @@ def _size(path: str) -> int:
 
 
 def _age(path: str) -> tuple[list[tuple[int, str]], int]:
-    """Return what sorts names as people count, and ``x.log.2``, ``x.log.1``, ``x.log`` in the order of writing."""
+    """Return a sort key: numbers in natural order, and ``x.log.2``, ``x.log.1``, ``x.log`` in the order of writing."""
     rotated = _ROTATED.search(path)
     base = path[: rotated.start()] if rotated else path.removesuffix(".gz").removesuffix(".zst")
     parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", base) if part]
@@ -136,16 +138,18 @@ def _age(path: str) -> tuple[list[tuple[int, str]], int]:
 
 
 class Blocks:
-    """The bytes of one file, in blocks. After the last, `cut` is why that was not the end; empty if it was."""
+    """The bytes of one file, in blocks. After the last, `cut` says why the file was not read to its end; empty if it
+    was.
+    """
 
     def __init__(self, file: JobFile) -> None:
         self.name, self.cut, self.nbytes = file.name, "", 0
-        self._patience_s, self._began, self._found = file.patience_s, time.monotonic(), file.found
+        self._patience_s, self._began, self._is_readable = file.patience_s, time.monotonic(), file.found
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield block by block. Raises UsageError if not even the first can be read."""
+        """Yield block by block. Raises UsageError if even the first cannot be read."""
         try:
-            with _standard_input() if self.name == STDIN else _opened(self.name, self._found) as raw:
+            with _standard_input() if self.name == STDIN else _open(self.name, self._is_readable) as raw:
                 first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)
                 kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
                 if kind:
@@ -189,10 +193,10 @@ def _standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _opened(path: str, found: bool) -> BufferedReader:
-    """Open a file, or a pipe that something writes to. Raises OSError, and UsageError for what may never end.
+def _open(path: str, found: bool) -> BufferedReader:
+    """Open a file, or a pipe with a writer. Raises OSError, and UsageError for input that may never end.
 
-    `found`: in a folder; a pipe may have replaced the file since it was listed.
+    `found`: found in a folder, where a pipe may have replaced the file since it was listed.
     """
     handle = opener.opened(path, os.O_RDONLY | os.O_NONBLOCK, found=found)
     raw = os.fdopen(handle, "rb")
@@ -216,7 +220,7 @@ def _opened(path: str, found: bool) -> BufferedReader:
 
 
 def _opener(kind: str) -> Callable[..., Any] | None:
-    """Return what opens a compressed file; None: no library here does."""
+    """Return the function that opens this kind of compressed file; None: no library supports it."""
     for module, name in ((kind, "open"),) if kind != "zstd" else _ZSTD:
         try:
             return cast(Callable[..., Any], getattr(importlib.import_module(module), name))
@@ -226,7 +230,7 @@ def _opener(kind: str) -> Callable[..., Any] | None:
 
 
 def _errors(kind: str) -> tuple[type[BaseException], ...]:
-    """Return what reading a damaged file of this kind raises."""
+    """Return the exceptions that a damaged file of this kind raises."""
     import lzma
     import zlib
 

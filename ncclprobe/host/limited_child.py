@@ -1,7 +1,7 @@
-"""A child process that takes hostile bytes apart, with limits on its memory and on its time.
+"""A child process that parses hostile bytes, with limits on memory and time.
 
-One service per child: a request is bytes, the answer is bytes, both with their length before them. A child that is
-late, dies or grows beyond its limit is killed, and the next request has a new one.
+Each child runs one service. Requests and answers are bytes, prefixed with their length. A child that is late, dies or
+exceeds its limit is killed, and the next request starts a new one.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ MAX_ANSWER_BYTES = 64 << 20
 
 
 def framed(data: bytes) -> bytes:
-    """Return `data` with its length before it."""
+    """Prefix `data` with its length."""
     return LENGTH.pack(len(data)) + data
 
 
 class LimitedChild:
-    """Asks `serve` of a module, which runs in a child that starts with the first request."""
+    """Sends requests to `serve` of a module, which runs in a child that the first request starts."""
 
     def __init__(self, module: str, most_bytes: int = MAX_ANSWER_BYTES) -> None:
         self._module, self._most_bytes = module, most_bytes
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "LimitedChild":
-        """Begin; the child is started by the first request."""
+        """Return itself; the first request starts the child."""
         return self
 
     def __exit__(self, *ended: object) -> None:
@@ -46,13 +46,13 @@ class LimitedChild:
 
     @property
     def started(self) -> bool:
-        """Whether a child was started and is not known to be gone."""
+        """Return whether a child was started and is not known to have exited."""
         return self._process is not None
 
     def ask(self, request: bytes, patience_s: float) -> bytes:
         """Return the answer to `request`.
 
-        Raises TimedOut if the child needs longer, Failed if it died of the request or answers too much.
+        Raises TimedOut if the child takes longer, Failed if the request killed it or the answer is too long.
         """
         deadline = time.monotonic() + patience_s
         self._process = self._process or _start(self._module)
@@ -120,10 +120,10 @@ def _death(process: "subprocess.Popen[bytes]") -> HostError:
 
 
 def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: int) -> None:
-    """Answer requests of standard input until it closes; only the child calls this.
+    """Answer requests on standard input until it closes; runs only in the child.
 
-    Its address space is limited to `memory_bytes`; it can write no file and start no process. Once it serves, Python's
-    audit events (an import, an opened file, a call of ``exec``) end it.
+    Its address space is limited to `memory_bytes`; it cannot write files or start processes. Once it serves, any audit
+    event of Python (an import, an opened file, a call of ``exec``) ends it.
     """
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -140,7 +140,7 @@ def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: 
 
 
 def requests(stream: BinaryIO, max_bytes: int) -> Iterator[bytes]:
-    """Yield what is asked, until the stream ends or something is too long."""
+    """Yield the requests until the stream ends or one is too long."""
     while len(head := stream.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
         if length > max_bytes:
@@ -149,6 +149,6 @@ def requests(stream: BinaryIO, max_bytes: int) -> Iterator[bytes]:
 
 
 def _refuse(event: str, arguments: object) -> None:
-    """End this process: nothing that Python reports to an audit hook belongs here, but making an array."""
+    """Exit on any audit event except creating an array."""
     if event != "array.__new__":
         os._exit(86)

@@ -1,6 +1,6 @@
-"""The machine itself: how each kind of question is asked, each with its deadline.
+"""The live machine: how each kind of question is answered, each with its deadline.
 
-Nothing may hang: threads and children that do not return are abandoned. The kernel's log is kept without process names.
+Nothing may hang: threads and children that do not return are abandoned. The kernel log is kept without process names.
 """
 
 import fnmatch
@@ -41,11 +41,11 @@ Line = tuple[float, str]
 
 
 def matching(pattern: str) -> dict[str, Any]:
-    """Return the newest bounds.KERNEL_LINES lines that match `pattern`, of this boot.
+    """Return the newest bounds.KERNEL_LINES lines of this boot that match `pattern`.
 
-    `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
-    that is kept at all: a full ring buffer has lost earlier lines. Raises Denied if both logs are closed to this
-    user (kernel.dmesg_restrict, no membership of systemd-journal), Missing if there is neither.
+    `source`; `lines` as [seconds since boot, message]; `dropped`, the number of older ones; `oldest_s`, the time of the
+    oldest line that still exists: a full ring buffer has lost earlier ones. Raises Denied if this user may read neither
+    log (kernel.dmesg_restrict, no membership of systemd-journal), Missing if neither exists.
     """
     try:
         source, (oldest_s, found) = RING, _ring_lines(pattern)
@@ -61,7 +61,7 @@ def matching(pattern: str) -> dict[str, Any]:
 
 
 def _ring_lines(pattern: str) -> tuple[float, list[Line]]:
-    """Return the time of the oldest record, and the lines that match: a ring holds tens of thousands, and few do."""
+    """Return the time of the oldest record, and the matching lines: few of tens of thousands match."""
     records = list(_ring())
     sieve = re.compile(pattern.encode())
     oldest = next(filter(None, map(_line, records)), (0.0, ""))
@@ -70,7 +70,7 @@ def _ring_lines(pattern: str) -> tuple[float, list[Line]]:
 
 
 def _ring() -> Iterator[bytes]:
-    """Yield every record of the ring buffer. Reading it takes nothing away from other readers."""
+    """Yield every record of the ring buffer. Reading does not consume records."""
     ring = os.open(RING, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while True:
@@ -94,10 +94,9 @@ def _line(record: bytes) -> Line | None:
 
 
 def _journal(ring: HostError) -> list[Line]:
-    """Return the journal's kernel lines. `ring`: why the ring buffer could not be read, raised if the journal does not
-    help.
+    """Return the journal's kernel lines. `ring`: the error of the ring buffer, raised if the journal does not help.
 
-    A user who may not read the system's journal gets no line and no error. Every boot has kernel messages, so an empty
+    A user who may not read the system's journal gets no lines and no error. Every boot has kernel messages, so an empty
     answer counts as a refusal.
     """
     try:
@@ -118,7 +117,7 @@ def _journal_lines(lines: Iterable[str]) -> list[Line]:
 
 _EVERYTHING = ["nvidia-smi", "-q", "-x"]
 _UNREAD = re.compile(r"<(serial|board_id|process_name|pid|value|supported_graphics_clock)>[^<]*</\1>")
-"""What of it never enters a capture: other users' processes, numbers that name a board, and thousands of clocks."""
+"""Parts that never enter a capture: other users' processes, board serial numbers, and thousands of clocks."""
 
 _RULES = ["nft", "-j", "list", "chain"]
 _CHUNK_BYTES = 64 << 10
@@ -135,9 +134,9 @@ _PACKAGES = (
 class LiveHost:
     """Answers from this machine.
 
-    `recordable` are the environment variables whose value may be recorded, `looks_like_ours` those whose name
-    may. `deadline` is a time.monotonic() after which every question is refused: the run's own limit. `given` are
-    samples that the command line holds: which node this is.
+    `recordable` are the environment variables whose value may be recorded, `looks_like_ours` those whose name may.
+    `deadline` is a time.monotonic() after which every question is refused: the run's own limit. `given` are samples
+    from the command line, such as which node this is.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class LiveHost:
         self._processes: ProcessChild | None = None
 
     def ask(self, *question: str | int) -> str:
-        """Return the machine's answer. Raises the HostError that gives the reason if there is none."""
+        """Return the machine's answer. Raises the HostError with the reason if there is none."""
         kind, *rest = (str(part) for part in question)
         wanted_s = QUESTION_S.get(" ".join((kind, *rest[:1])), QUESTION_S.get(kind, 2.0))
         left_s = self._deadline - time.monotonic()
@@ -187,7 +186,7 @@ class LiveHost:
             return self._data(rest[0], rest[1], patience_s)
         if kind in ("ranks", "process"):
             return self._of_job(kind, rest, patience_s)
-        return within(patience_s, lambda: _looked(kind, rest), _spell_question(kind, rest))
+        return within(patience_s, lambda: _answer_here(kind, rest), _spell_question(kind, rest))
 
     def _data(self, what: str, path: str, patience_s: float) -> str:
         from ncclprobe.host.path_child import PathChild  # imports that a doctor without --path does without
@@ -201,7 +200,7 @@ class LiveHost:
         return self._processes.ask(kind, rest, patience_s)
 
     def close(self) -> None:
-        """Let go of the children."""
+        """Close the children."""
         self._nvml.close()
         if self._processes:
             self._processes.close()
@@ -217,7 +216,7 @@ class LiveHost:
         return json.dumps(seen)
 
     def _conf(self, path: str) -> str:
-        """Return a file of NAME=value lines: what may not be recorded is blank, or a name without its value."""
+        """Return a file of NAME=value lines; lines that may not be recorded are blank, or a name without its value."""
         return "\n".join(map(self._conf_line, _read(path).split("\n")))
 
     def _conf_line(self, line: str) -> str:
@@ -232,7 +231,7 @@ class LiveHost:
 
 
 def _statements(rules: str) -> str:
-    """Return only the kinds of statements in nft's rules: addresses and comments are the site's."""
+    """Return only the statement types in nft's rules: addresses and comments belong to the site."""
     try:
         found = [item["rule"]["expr"] for item in json.loads(rules)["nftables"] if "rule" in item]
         kept = [[{name: of if name == "xt" else None for name, of in part.items()} for part in each] for each in found]
@@ -242,13 +241,13 @@ def _statements(rules: str) -> str:
 
 
 def _spell_question(kind: str, rest: Sequence[str]) -> str:
-    """Return the question, for a reader: its subject, without its patterns."""
+    """Describe the question for a reader, without its patterns."""
     return _SPOKEN.get(kind) or " ".join((kind, *rest[:1]))
 
 
-def _looked(kind: str, rest: Sequence[str]) -> str:
-    """Return the answer of a source of this process's own. Raises Failed if the kernel's files are hidden: what cannot
-    be seen is not known to be missing.
+def _answer_here(kind: str, rest: Sequence[str]) -> str:
+    """Answer from this process's own sources. Raises Failed if the kernel's files are hidden: then nothing is missing
+    for certain.
     """
     try:
         answer = _SOURCES[kind](*rest)
@@ -262,9 +261,9 @@ def _looked(kind: str, rest: Sequence[str]) -> str:
 
 
 def hidden(path: str) -> str:
-    """Return why the kernel does not show `path` here, and what would help; empty if it shows what there is.
+    """Return why the kernel does not show `path` here, and what would help; empty if it shows everything.
 
-    A container may have no /proc or /sys, or an empty file system mounted over a part of it.
+    A container may lack /proc or /sys, or have an empty file system mounted over part of it.
     """
     for root, always, parts in _KERNEL_TREES:
         if path.startswith(f"{root}/"):
@@ -278,9 +277,9 @@ def hidden(path: str) -> str:
 
 
 def _read(path: str) -> str:
-    """Return the file's text, at most bounds.ANSWER_BYTES of it.
+    """Read a file's text, at most bounds.ANSWER_BYTES of it.
 
-    The kernel allocates what is asked of /proc/sys at once.
+    Reads in chunks: the kernel allocates the requested size of a /proc/sys file at once.
     """
     text = bytearray()
     with FileIO(path) as file:
@@ -290,7 +289,7 @@ def _read(path: str) -> str:
 
 
 def _bytes(path: str) -> str:
-    """Return a binary file's length, and in hex those of its 16-byte rows that are not all zero, by offset.
+    """Return a binary file's length, and its non-zero 16-byte rows in hex, by offset.
 
     The kernel shows 64 bytes of a PCI config space to users without CAP_SYS_ADMIN, and 256 or 4096 to others.
     """
@@ -301,7 +300,7 @@ def _bytes(path: str) -> str:
 
 
 def _files(path: str, but: str = "") -> str:
-    """Return the text of every file of a folder by name, null if unreadable, without those that only say `but`."""
+    """Return the text of every file of a folder by name, null if unreadable, without files whose text is `but`."""
     texts = {entry.name: _text_or_none(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()}
     return json.dumps({name: text for name, text in texts.items() if not but or text != but})
 
@@ -314,13 +313,13 @@ def _text_or_none(path: Path) -> str | None:
 
 
 def _open(path: str) -> str:
-    """Return whether a device opens for reading and writing. access(2) knows nothing of a container's device cgroup."""
+    """Check whether a device opens for reading and writing. access(2) ignores a container's device cgroup."""
     os.close(os.open(path, os.O_RDWR))
     return "true"
 
 
 def _lines(path: str, pattern: str) -> str:
-    """Return those lines of a file that match: of a table of all connections, say, only our business."""
+    """Return the matching lines of a file: of a table of all connections, only the relevant ones."""
     wanted = re.compile(pattern)
     return "".join(line for line in _read(path).splitlines(keepends=True) if wanted.search(line))
 
@@ -329,7 +328,7 @@ _MOST_VALUE = 200
 
 
 def _fields(path: str, *keys: str) -> str:
-    """Return those fields of a JSON file that are asked for, by their dotted keys; only short texts and numbers."""
+    """Return the requested fields of a JSON file by their dotted keys; only short texts and numbers."""
     try:
         whole = json.loads(_read(path))
     except (ValueError, RecursionError):
@@ -348,7 +347,7 @@ _KVP_KEY, _KVP_VALUE = 512, 2048
 
 
 def _kvp(path: str, key: str) -> str:
-    """Return a value of a pool of Hyper-V's key-value pairs (hv_kvp_daemon.c of Linux: struct kvp_record)."""
+    """Return a value from a Hyper-V key-value pool (hv_kvp_daemon.c of Linux: struct kvp_record)."""
     with Path(path).open("rb", buffering=0) as file:
         data = file.read(_CHUNK_BYTES)
     for at in range(0, len(data), _KVP_KEY + _KVP_VALUE):
@@ -359,7 +358,7 @@ def _kvp(path: str, key: str) -> str:
 
 
 def _list(path: str, pattern: str = "*") -> str:
-    """Return the names in a folder, or that a shell's pattern matches. Unlike glob(3): no such folder is an error."""
+    """List a folder, or the names that match a shell pattern. Unlike glob(3), a missing folder is an error."""
     return json.dumps(sorted(fnmatch.filter(_names(path), pattern)))
 
 
@@ -369,7 +368,7 @@ def _names(path: str) -> list[str]:
 
 
 def _existing_names(path: str, *names: str) -> str:
-    """Return those of `names` that are in a folder, in their order. No such folder is an error."""
+    """Return which of `names` exist in a folder, in their order. A missing folder is an error."""
     here = {*_names(path)}
     return json.dumps([name for name in names if name in here])
 
@@ -379,14 +378,14 @@ def _link(path: str) -> str:
 
 
 def _stat(path: str) -> str:
-    """Return a file's file system, its size, its age, and whether it is this user's."""
+    """Return a file's device, size and age, and whether this user owns it."""
     seen = Path(path).lstat()
     age_s, mine = round(time.time() - seen.st_mtime, 1), seen.st_uid == os.geteuid()
     return json.dumps({"device": seen.st_dev, "bytes": seen.st_size, "age_s": age_s, "mine": mine})
 
 
-def _mapped(prefix: str) -> str:
-    """Return which files below `prefix` some process has mapped, and how many processes hide their maps."""
+def _mapped_files(prefix: str) -> str:
+    """Return the files below `prefix` that any process has mapped, and how many processes hide their maps."""
     found, hidden = set(), 0
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
@@ -419,7 +418,7 @@ def _uname() -> str:
 
 
 def _home() -> str:
-    """Return this user's home by the password file. Raises Missing if the file has no such user."""
+    """Return this user's home from the password file. Raises Missing if the user is not in it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -427,7 +426,7 @@ def _home() -> str:
 
 
 def _user_limits(uid: str) -> str:
-    """Return the lines of limits.conf that hold for a user. Raises Missing if the system does not know the user."""
+    """Return the lines of limits.conf that apply to a user. Raises Missing if the user is unknown."""
     from ncclprobe.host.user_limits import lines_of  # which only a prolog needs
 
     return lines_of(uid)
@@ -452,41 +451,41 @@ def _psutil(function: str) -> str:
 
 
 def _wait(seconds: str) -> str:
-    """Return when so much time is over: what is asked after it may have another answer."""
+    """Wait, so that later questions may have other answers."""
     time.sleep(float(seconds))
     return ""
 
 
 def _server(pid: str, path: str, look: str) -> str:
-    """Return the answer of torch's worker server in a process; `look` makes a second question another one."""
+    """Query torch's worker server in a process; `look` distinguishes repeated questions."""
     from ncclprobe.host.rank_servers import ask_server
 
     return ask_server(pid, path)
 
 
 def _dump(pid: str, rank: str, look: str) -> str:
-    """Return the flight records that torch writes when it is asked through its pipe."""
+    """Return the flight records that torch writes on request through its pipe."""
     from ncclprobe.host.rank_servers import ask_dump
 
     return ask_dump(pid, rank)
 
 
 def _left_dump(pid: str, rank: str) -> str:
-    """Return the path of the flight records that a rank has written by itself."""
+    """Return the path of the flight records that a rank wrote by itself."""
     from ncclprobe.host.rank_servers import left_dump
 
     return left_dump(pid, rank)
 
 
 def _ras(address: str, look: str, *pids: str) -> str:
-    """Return what NCCL's RAS of the ranks `pids` answers."""
+    """Query NCCL's RAS of the ranks `pids`."""
     from ncclprobe.host.rank_servers import ask_ras
 
     return ask_ras(address, pids)
 
 
 def _counters(folder: str, look: str) -> str:
-    """Return the counters of a folder; `look` distinguishes a second question from the first."""
+    """Return the counters of a folder; `look` distinguishes repeated questions."""
     return _files(folder)
 
 
@@ -498,14 +497,14 @@ def _connections(look: str, *pids: str) -> str:
 
 
 def _sockets_at_port(port: str, *pids: str) -> str:
-    """Return who listens at a TCP port of this node, and what was accepted there."""
+    """Return the listeners on a TCP port of this node, and the connections accepted there."""
     from ncclprobe.host.tcp_sockets import at_port
 
     return at_port(int(port), pids)
 
 
 def _route(address: str) -> str:
-    """Return which of its addresses this node would use to send to `address`. Nothing is sent."""
+    """Return the address that this node would use to send to `address`. Sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asked:
         asked.connect((address, 9))
@@ -520,14 +519,14 @@ def _stacks(pid: str, look: str) -> str:
 
 
 def _numbers(pid: str) -> str:
-    """Return what a program calls a rank's number and the number of ranks."""
+    """Return the variables in which a program keeps a rank's number and the number of ranks."""
     from ncclprobe.host import py_spy
 
     return py_spy.numbers(pid)
 
 
 def _plain(value: Any) -> Any:
-    """Return psutil's named tuples as objects."""
+    """Convert psutil's named tuples to objects."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
@@ -544,7 +543,7 @@ _KERNEL_TREES = (
     ("/proc", "/proc/self/stat", ("/proc/net", "/proc/sys")),
     ("/sys", "/sys/class", ("/sys/class", "/sys/bus", "/sys/devices", "/sys/module")),
 )
-"""A tree of the kernel's, what it always has, and those of its parts that no other file system is mounted over."""
+"""A kernel file tree, a path that always exists in it, and parts over which something may be mounted."""
 
 _SPOKEN = {"kernel_log": "the kernel's log", "ld_cache": "the cache of ld.so"}
 _SOURCES: dict[str, Callable[..., str]] = {
@@ -558,7 +557,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "open": _open,
     "link": _link,
     "stat": _stat,
-    "mapped": _mapped,
+    "mapped": _mapped_files,
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
     "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
     "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),

@@ -1,8 +1,8 @@
 """NVML in a child process that can be abandoned.
 
-A wedged driver leaves processes in uninterruptible sleep that SIGKILL does not end and whose pipes never close,
-so NVML is only ever called in a child (:mod:`ncclprobe.host.nvml_server`). When an answer is late the child's group is
-killed, and neither it nor its pipes are waited for.
+A wedged driver leaves processes in uninterruptible sleep that SIGKILL does not end and whose pipes never close, so NVML
+is only ever called in a child (:mod:`ncclprobe.host.nvml_server`). If an answer is late, the child's group is killed,
+and neither it nor its pipes are waited for.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _SERVER = "ncclprobe.host.nvml_server"
 
 
 class NvmlChild:
-    """Calls functions of nvidia-ml-py in a child that starts with the first call, one call at a time."""
+    """Calls functions of nvidia-ml-py, one at a time, in a child that the first call starts."""
 
     def __init__(self) -> None:
         self._child = LimitedChild(_SERVER, bounds.NVML_ANSWER_BYTES)
@@ -30,13 +30,13 @@ class NvmlChild:
         self._lock = threading.Lock()
 
     def call(self, function: str, *arguments: str | int, patience_s: float) -> str:
-        """Return what ``pynvml.<function>`` returns, as JSON; ``nvmlDevice…`` takes the GPU's index first.
+        """Return the result of ``pynvml.<function>`` as JSON; ``nvmlDevice…`` takes the GPU's index first.
 
-        An argument that is text, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, with
+        A text argument, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, with
         ``{"refused": …, "why": …}`` in place of a missing value.
 
-        Raises the HostError that gives the reason in NVML's own words; TimedOut if the child was late, died or sent
-        nonsense. Then it is not asked again, and every further call raises the same.
+        Raises the HostError with the reason in NVML's own words; TimedOut if the child was late, died or sent nonsense.
+        Then it is not used again, and every further call raises the same.
         """
         deadline = time.monotonic() + patience_s
         if not self._lock.acquire(timeout=max(0.0, patience_s)):
@@ -78,9 +78,9 @@ class NvmlChild:
 
 
 def _refuse_without_library() -> None:
-    """Raise Missing if there is no NVML. Loading the library asks the driver nothing.
+    """Raise Missing if NVML is not installed. Loading the library does not contact the driver.
 
-    If the working directory would be searched too, only the child looks for it, because it does not search there.
+    If the search would include the working directory, only the child looks for it, because it does not search there.
     """
     try:
         if not means_here("LD_LIBRARY_PATH"):
@@ -91,7 +91,7 @@ def _refuse_without_library() -> None:
 
 
 def _understand(said: bytes) -> dict[str, Any]:
-    """Return the answer. Raises Failed for what is none."""
+    """Decode the answer. Raises Failed if it is malformed."""
     try:
         answer = json.loads(said)
         if isinstance(answer, dict) and ("said" in answer or answer["refused"] in REFUSALS):

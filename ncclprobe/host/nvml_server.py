@@ -1,7 +1,7 @@
 """nvidia-ml-py as a service; it runs only in the child of :mod:`ncclprobe.host.nvml_child`.
 
 A request is the name of a function and its arguments, ``["nvmlDeviceGetName", 0]``, the answer ``{"said": value}`` or
-``{"refused": kind, "why": words}``, each with its length before it. Nothing of the package is imported, so that the
+``{"refused": kind, "why": words}``, each prefixed with its length. Nothing of the package is imported, so that the
 child starts fast.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct("<Q")
 _MOST_XIDS, _MOST_EVENTS = 64, 1 << 17
-"""The most events of one kind that are reported, so that a storm of one hides no other, and that NVML is asked for at
-once.
+"""The most events of one kind that are reported, so that a storm of one kind does not hide others; and the most
+requested from NVML at once.
 """
 
 
@@ -33,14 +33,14 @@ def serve() -> None:
 
 
 def _private_stdout() -> BinaryIO:
-    """Reserve standard output for the answers: a driver library's output goes to standard error."""
+    """Reserve standard output for the answers; a driver library's output goes to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
 
 
 class _Library:
-    """nvidia-ml-py, initialised by the first question, with a handle for each GPU that was asked about."""
+    """nvidia-ml-py, initialised by the first question, with a handle for each GPU in use."""
 
     def __init__(self) -> None:
         self.nvml: Any = None
@@ -49,17 +49,17 @@ class _Library:
         self._events: Any = None
 
     def answer(self, function: str, *arguments: str | int) -> dict[str, Any]:
-        """Return the function's answer, or why there is none."""
+        """Return the function's result, or why there is none."""
         return self._attempt(lambda: self._call(function, arguments), f"NVML {function}: ")
 
     def handle(self, index: int) -> Any:
-        """Return what NVML calls a GPU by, from its index. Raises NVMLError for one that is lost."""
+        """Return NVML's handle for a GPU index. Raises NVMLError for a lost GPU."""
         if index not in self._handles:
             self._handles[index] = self.nvml.nvmlDeviceGetHandleByIndex(index)
         return self._handles[index]
 
     def each(self, work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
-        """Return what `work` makes of each thing; ``{"refused": …, "why": …}`` replaces what it cannot."""
+        """Apply `work` to each thing; failures become ``{"refused": …, "why": …}``."""
         answers = [self._attempt(lambda thing=thing: work(thing)) for thing in things]  # type: ignore[misc]
         return [answer.get("said", answer) for answer in answers]
 
@@ -85,9 +85,9 @@ class _Library:
         return ask(handle, *rest)
 
     def _xids(self) -> list[list[int]]:
-        """Return GPU and code of each Xid since this was asked the last time, of one kind 64 at most.
+        """Return GPU and code of each Xid since the previous call, at most 64 of one kind.
 
-        The first time it begins to listen.
+        The first call starts to listen.
         """
         if self._events is None:
             events, kind = self.nvml.nvmlEventSetCreate(), self.nvml.nvmlEventTypeXidCriticalError
@@ -133,7 +133,9 @@ def _address(handle: Any) -> int | None:
 
 
 def _field_values(library: _Library, handle: Any, fields: str, scopes: str) -> list[Any]:
-    """Return all `fields` of all `scopes` (links, say) in one call: the first field of each scope, then the second."""
+    """Return all `fields` of all `scopes` (such as links) in one call: the first field of each scope, then
+    the second.
+    """
     wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
     return library.each(lambda v: _field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
 
@@ -154,13 +156,13 @@ def _p2p_status(library: _Library, handle: Any, peers: str, index: int) -> list[
 
 
 def _remote_pci(library: _Library, handle: Any, links: str) -> list[Any]:
-    """Return only the address at the other end: the rest of the structure is the address once more."""
+    """Return only the address of the other end; the rest of the structure repeats it."""
     ask = library.nvml.nvmlDeviceGetNvLinkRemotePciInfo
     return library.each(lambda link: ask(handle, link).busId, _numbers(links))
 
 
 def _processes(library: _Library, handle: Any) -> list[int | None]:
-    """Return only the memory that each uses: the owners of processes do not leave this process."""
+    """Return only each process's memory: other users' processes are not exposed."""
     return [process.usedGpuMemory for process in library.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
 
 
@@ -187,7 +189,7 @@ _SM, _NVLINK_BYTES, _ALL_LINKS = 1, "138,139", str(0xFFFFFFFF)
 
 
 def _gpus_of(library: _Library, pids: str) -> list[dict[str, Any]]:
-    """Return what each GPU does now, and which of `pids` compute on it: other processes do not leave this one."""
+    """Return each GPU's activity, and which of `pids` compute on it; other processes are not exposed."""
     nvml, ours = library.nvml, {*_numbers(pids)}
     wanted: dict[str, Callable[[Any], Any]] = {
         "pci": lambda gpu: nvml.nvmlDeviceGetPciInfo(gpu).busId,
@@ -218,7 +220,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetP2PStatus": _p2p_status,
     "nvmlDeviceGetSramEccErrorStatus": _sram_errors,
 }
-"""Functions whose arguments or answers are not plain numbers and structures."""
+"""Functions whose arguments or results are not plain numbers and structures."""
 
 
 def _numbers(text: str) -> list[int]:
@@ -226,7 +228,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _plain(value: Any) -> Any:
-    """Return NVML's structures as objects, its arrays as lists, its bytes as text."""
+    """Convert NVML's structures to objects, arrays to lists, bytes to text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list | tuple | ctypes.Array):

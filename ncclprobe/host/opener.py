@@ -1,9 +1,9 @@
-"""Open what another user can name, one part of the path at a time.
+"""Open paths that another user can influence, one component at a time.
 
-A path that is checked first and used later can lead elsewhere by then: its owner replaces a file or a folder by a link.
-So each part is opened inside the folder that is already open, without following links. A link is read from its own
-descriptor, its owner is noted, and its target is walked in the same way. What is judged is what was opened (fstat).
-The rules are those of path_resolution(7), openat(2) and readlinkat(2).
+A path that is checked first and used later can lead elsewhere by then: its owner replaces a file or folder by a link.
+So each component is opened inside the folder that is already open, without following links. A link is read from its own
+descriptor, its owner is noted, and its target is walked in the same way. Checks apply to what was opened (fstat). The
+rules are those of path_resolution(7), openat(2) and readlinkat(2).
 """
 
 import contextlib
@@ -21,9 +21,9 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
-    """The end of a path: a name in an open folder. `makers`: the users who own the links that led there.
+    """The end of a path: a name in an open folder. `makers`: the owners of the links on the way.
 
-    `magic`: the name is a link of /proc, which only the kernel can follow, such as /dev/stdin.
+    `magic`: the name is a link in /proc that only the kernel can follow, such as /dev/stdin.
     """
 
     folder: int
@@ -37,14 +37,14 @@ class Place(NamedTuple):
         return os.open(self.name, flags, mode, dir_fd=self.folder)
 
     def stat(self) -> os.stat_result | None:
-        """Return the status of what is here now, without following a link; None if there is nothing."""
+        """Return the status of what is here now, without following a link; None if nothing is."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=self.magic)
         except FileNotFoundError:
             return None
 
     def refuse_makers(self, trusted: Collection[int] = ()) -> None:
-        """Raise PermissionError if a link on the way belongs to none of root, this user and `trusted`."""
+        """Raise PermissionError if a link on the way belongs to anybody but root, this user and `trusted`."""
         others = sorted(self.makers - {0, os.geteuid(), *trusted})
         if others:
             raise PermissionError(errno.EACCES, f"another user made a link in this path (uid {others[0]})")
@@ -52,22 +52,21 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def place(path: str | Path, *, root: str = "/", follow: bool = True) -> Iterator[Place]:
-    """Yield the place that `path` ends at after all links; the end itself need not exist. Raises OSError.
+    """Yield the place where `path` ends after all links; it need not exist. Raises OSError.
 
-    Without `follow` a link in the last part is the end itself, which can be removed but not opened.
-    `root`: the folder that is / for this path and its links, such as /proc/PID/root for a process in a container.
-    For users other than root only a link in the last part counts as made by somebody: they may go through folders
-    that colleagues have linked.
+    Without `follow`, a link in the last component is the end itself, which can be removed but not opened. `root`: the
+    folder that is / for this path and its links, such as /proc/PID/root for a process in a container. For users other
+    than root, only a link in the last component counts: they may pass through folders that colleagues have linked.
     """
     with contextlib.ExitStack() as stack:
         yield _Walk(stack, root, follow).to(os.fspath(path))
 
 
 def opened(path: str | Path, flags: int, mode: int = 0o600, *, found: bool = False) -> int:
-    """Open a file that a user named; `found`: in a folder, so that nobody named this very file. Raises OSError.
+    """Open a file that a user named; `found`: it was found in a folder, so nobody named it. Raises OSError.
 
-    A link may lead to a file of its maker. One that leads to a third user's file would show, with the reader's rights,
-    what its maker may not read: root never follows it, others do if they named it.
+    A link may lead to a file of the link's owner. A link to a third user's file would reveal, with the reader's rights,
+    what the link's owner may not read: root never follows it, others do if they named it.
     """
     with place(path) as end:
         handle = end.open(flags, mode)
@@ -81,9 +80,9 @@ def opened(path: str | Path, flags: int, mode: int = 0o600, *, found: bool = Fal
 
 
 def copy_below(folder: Path, name: str, to: Path, limit: int) -> Path:
-    """Return a copy in `to` of a file below `folder`, of at most `limit` bytes. Raises OSError.
+    """Copy a file below `folder` into `to`, at most `limit` bytes. Raises OSError.
 
-    Judged is the file that was opened, wherever its name leads by now.
+    The opened file is checked, wherever its name leads by then.
     """
     handle = opened(name, os.O_RDONLY | os.O_NONBLOCK, found=True)
     try:
@@ -101,7 +100,7 @@ def copy_below(folder: Path, name: str, to: Path, limit: int) -> Path:
 
 
 class _Walk:
-    """The folders that are open on the way, the innermost last, and the parts that are left, the next one last."""
+    """The open folders on the way, innermost last, and the remaining components, next one last."""
 
     def __init__(self, stack: contextlib.ExitStack, root: str, follow: bool) -> None:
         self._stack, self._bounded, self._follow_last = stack, root != "/", follow
@@ -125,7 +124,7 @@ class _Walk:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
     def _step(self, part: str) -> Place | None:
-        """Go one part on; return the end if this was it."""
+        """Advance by one component; return the end if it was the last."""
         if part == "..":
             self._up()
             return None
@@ -144,7 +143,7 @@ class _Walk:
         return None
 
     def _follow(self, part: str, handle: int, found: os.stat_result) -> Place | None:
-        """Put the target of the link `handle` before the parts that are left."""
+        """Insert the target of the link `handle` before the remaining components."""
         self._links += 1
         if self._links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -162,7 +161,7 @@ class _Walk:
         return None
 
     def _up(self) -> None:
-        """Leave the innermost folder; / of the walk is never left."""
+        """Leave the innermost folder, but never the root of the walk."""
         if len(self._folders) > 1:
             self._folders.pop()
         elif not self._bounded:
@@ -185,7 +184,7 @@ def dev_of_proc() -> int | None:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a path, the first one last. Raises OSError for a path without any or with a NUL."""
+    """Split a path, the first component last. Raises OSError for an empty path or one with a NUL."""
     if not path or "\0" in path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]

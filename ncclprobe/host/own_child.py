@@ -1,9 +1,9 @@
-"""Start a Python process of ours: the one place that does, so that no code of the working directory runs in any.
+"""Start a Python process of ours without running code of the working directory; nothing else starts one.
 
-Python looks for modules in the working directory first if it is given ``-m`` or ``-c``, and if PYTHONPATH has an empty
-or a relative element; in a folder that others may write to, such as /tmp, theirs would run with our rights. So a child
-receives its path before it imports anything. ``-P`` does the same for what Python imports before that (3.13:
-linecache); 3.10 does not know it, and imports nothing then.
+Python searches the working directory for modules first if it is given ``-m`` or ``-c``, and if PYTHONPATH has an empty
+or relative entry. In a folder that others may write to, such as /tmp, their code would run with our rights. So a child
+gets its path before it imports anything. ``-P`` does the same for what Python imports before that (3.13: linecache);
+3.10 does not know it, and imports nothing then.
 """
 
 import os
@@ -20,7 +20,7 @@ _BEGIN = (
     "getattr(import_module(module), name)(*arguments)"
 )
 _PASSED_ON = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
-"""Safety flags that our own Python may have been started with (sys.flags), and how a child gets them."""
+"""Safety flags that our own Python may have been started with (sys.flags), and the child's options for them."""
 
 
 def start_own(
@@ -34,7 +34,7 @@ def start_own(
 ) -> "subprocess.Popen[bytes]":
     """Start a process that calls `entry`, ``module:function``, with `arguments`. Raises OSError.
 
-    As :func:`ncclprobe.host.command.start` does: it leads a session of its own.
+    Like :func:`ncclprobe.host.command.start`, it leads its own session.
     """
     return start(
         command(entry, *arguments),
@@ -47,7 +47,7 @@ def start_own(
 
 
 def command(entry: str, *arguments: str) -> list[str]:
-    """Return the command line of such a process, if another starts it."""
+    """Return the command line of such a process, for others to start."""
     path = import_path()
     flags = [flag for name, flag in _PASSED_ON.items() if getattr(sys.flags, name)]
     safe = ["-P"] if sys.version_info >= (3, 11) else []
@@ -55,7 +55,7 @@ def command(entry: str, *arguments: str) -> list[str]:
 
 
 def import_path() -> list[str]:
-    """Return the search path of modules for a child: ours, without entries that mean the folder we were started in."""
+    """Return the module search path for a child: ours, without entries that mean the folder we were started in."""
     elements = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ours = _absolute(ncclprobe.__path__[0]).rpartition("/")[0]
     named = {os.path.normpath(each) for each in elements if each.startswith("/")}

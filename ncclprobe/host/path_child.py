@@ -1,8 +1,8 @@
-"""Looks at paths that may never answer: in a child process, one per path.
+"""Examine paths that may never answer, in one child process per path.
 
-A dead NFS or FUSE server holds every process that asks it, so this one asks nothing of a data path. A child that is
-late is killed and not waited for; if the kernel does not let it die before its server is back (a FUSE request that
-the server has taken), it is left to the kernel. The child answers one JSON request after another
+A dead NFS or FUSE server blocks every process that accesses it, so this process never touches a data path. A late child
+is killed and not waited for. If the kernel cannot end it before its server is back (a FUSE request that the server has
+accepted), it is left to the kernel. The child answers one JSON request after another
 (:class:`~ncclprobe.host.limited_child.LimitedChild`), and only reads.
 """
 
@@ -29,16 +29,16 @@ _SAMPLES, _SAMPLE_BYTES = 16, 4 << 10
 
 
 class PathChild:
-    """Asks about one path, in a child that starts with the first request and is killed when one is late."""
+    """Asks about one path, in a child that the first request starts and that is killed if a request is late."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._child = LimitedChild(__name__)
 
     def ask(self, what: str, patience_s: float) -> dict[str, Any]:
-        """Return what the child's `what` returns. Raises the HostError that gives the reason.
+        """Return the result of the child's `what`. Raises the HostError with the reason.
 
-        It has `patience_s` of its own for starting: a busy machine is not a path that does not answer.
+        Starting has its own `patience_s`: a busy machine does not mean that the path does not answer.
         """
         if not self._child.started:
             try:
@@ -80,7 +80,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stat(path: str) -> dict[str, Any]:
-    """Return what it is, whose, and what this user may do with it."""
+    """Return type, owner and mode of a path, and this user's access to it."""
     time.sleep(random.uniform(0, 0.1))  # all nodes of a job begin together
     seen = os.stat(path)  # noqa: PTH116
     kind = {stat.S_IFREG: "file", stat.S_IFDIR: "folder"}.get(stat.S_IFMT(seen.st_mode), "other")
@@ -98,7 +98,7 @@ def _stat(path: str) -> dict[str, Any]:
 
 
 def _content(path: str) -> dict[str, Any]:
-    """Return a hash of a file's head, tail and a sample, or of a folder's names; of at most so many entries."""
+    """Return a hash of a file's head, tail and a sample, or of a folder's names, up to a limit of entries."""
     mode = os.stat(path).st_mode  # noqa: PTH116
     if stat.S_ISDIR(mode):
         return _listing(path)
@@ -108,7 +108,7 @@ def _content(path: str) -> dict[str, Any]:
 
 
 def _listing(path: str) -> dict[str, Any]:
-    """Names and kinds, sorted. Sizes would cost one request each to the server."""
+    """Return names and kinds, sorted. Sizes would cost the server one request each."""
     with os.scandir(path) as entries:
         first = [
             f"{entry.name}{'/' * entry.is_dir(follow_symlinks=False)}"
@@ -132,7 +132,7 @@ def _sample(path: str) -> dict[str, Any]:
 
 
 def _places(size: int) -> Iterator[tuple[int, int]]:
-    """Head and tail, and between them the same places on every node."""
+    """Yield head and tail, and in between the same places on every node."""
     yield 0, _BLOCK
     if size > _BLOCK:
         yield max(_BLOCK, size - _BLOCK), _BLOCK

@@ -1,4 +1,4 @@
-"""Find what installed distributions add to ncclprobe: their entry points, without importing any of them.
+"""Find what installed distributions add to ncclprobe: read their entry points without importing any of them.
 
 A distribution declares in its ``pyproject.toml``::
 
@@ -6,10 +6,10 @@ A distribution declares in its ``pyproject.toml``::
     acme = "acme_ncclprobe.checks"          # a module of checks: their ids begin with site-acme
 
     [project.entry-points."ncclprobe.machines"]
-    acme = "acme_ncclprobe.machines"        # a package with machine types, a .toml file each
+    acme = "acme_ncclprobe.machines"        # a package with machine types, one .toml file each
 
-Neither is searched for in the working directory, which ``python -m`` puts on the path. Anybody who may write there
-could otherwise run code as every user who works there.
+The working directory, which ``python -m`` puts on the path, is not searched. Otherwise, anybody who may write there
+could run code as every user who works there.
 """
 
 import importlib
@@ -63,7 +63,7 @@ def trusted_path() -> list[str]:
 
 @cache
 def _folder_additions(folder: str) -> tuple[tuple[str, Addition], ...]:
-    """Return the entry points for ncclprobe of what is installed in `folder`, each with its group."""
+    """Return ncclprobe's entry points of everything installed in `folder`, each with its group."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(_METADATA))  # noqa: PTH208
     except OSError:  # a zip archive, or nothing
@@ -72,7 +72,7 @@ def _folder_additions(folder: str) -> tuple[tuple[str, Addition], ...]:
 
 
 def _distribution_additions(metadata: Path) -> Iterator[tuple[str, Addition]]:
-    """Yield them of one distribution. importlib.metadata, slow to import, reads files that name us, and no others."""
+    """Yield one distribution's entry points. Uses importlib.metadata, slow to import, only for files that name us."""
     try:
         with (metadata / _ENTRY_POINTS).open("rb") as file:
             text = file.read(bounds.ENTRY_POINTS_BYTES)

@@ -1,6 +1,6 @@
-"""The result for a failed job: its causes, their consequences, its ranks, and the lines that were not understood.
+"""The explanation of a failed job: its causes, their consequences, its ranks, and lines that were not understood.
 
-Also the state of a running job: its ranks in classes, and the answer in one line.
+Also the state of a running job: its ranks in classes, and a one-line verdict.
 """
 
 from typing import Literal
@@ -20,15 +20,16 @@ ClassName = Literal[
     "cannot tell",
 ]
 """Classes of ranks: has not joined the store in init; never made the call that others wait in; all ranks are in the
-call and none goes on; made other calls; its process is gone; late and at work; waits for others; at work; unknown.
+call and none makes progress; made other calls; its process is gone; late but working; waits for others; working;
+unknown.
 """
 
 
 class RankClass(Struct, frozen=True):
-    """Ranks of one class. `doing` is their activity in words, such as ``sleeps in nanosleep, train.py:212 in step``.
+    """Ranks of one class. `doing` describes their activity: ``sleeps in nanosleep, train.py:212 in step``.
 
     `ranks` are numbers of the job; a process with an unknown rank is only in `processes`, as NODE:PID. `reason` is the
-    kind of why they do not go on, such as ``data-loader``; empty: unknown, or they go on.
+    kind of reason why they make no progress, such as ``data-loader``; empty: unknown, or they do.
     """
 
     name: ClassName
@@ -41,7 +42,7 @@ class RankClass(Struct, frozen=True):
 
 
 class JobVerdict(Struct, frozen=True):
-    """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and one line on which ranks wait at which place.
+    """The verdict ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and one line on which ranks wait where.
 
     `looked_at` is in ISO 8601, `looked_s` the time that looking took, `prepare` the step that would have revealed more.
     `calls` are the collectives that all ranks together have called so far, as counted by torch. `sources`: how many
@@ -58,7 +59,7 @@ class JobVerdict(Struct, frozen=True):
 
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
-"""A line names it; it is one of two or three; something failed and no line names the reason."""
+"""A line names the cause; it is one of two or three; something failed and no line names the reason."""
 JobOutcome = Literal["", "ended-well", "failed", "stopped", "unknown"]
 """The outcome of a job that is over. Stopped: somebody outside ended it. Unknown: no line reports an end. Empty: the
 report is not about a job.
@@ -67,7 +68,7 @@ When = Literal["failed", "hung", "slow"]
 
 
 class Answer(Struct, frozen=True):
-    """The explanation if the job failed, hung or was slow. `known`: it did so, by its logs or by the user's option.
+    """The explanation if the job failed, hung or was slow. `known`: it did, by its logs or by the user's option.
 
     `kind`: a line names the cause; it is one of a few; the most likely line is shown; nothing was found.
     """
@@ -81,9 +82,7 @@ class Answer(Struct, frozen=True):
 
 
 class Consequence(Struct, frozen=True):
-    """A consequence of a cause on other ranks or in other layers. `ranks` and `nodes` logged it, `count` times in
-    total.
-    """
+    """A consequence of a cause on other ranks or layers. `ranks` and `nodes` logged it, `count` times in total."""
 
     id: str
     message: str
@@ -94,11 +93,11 @@ class Consequence(Struct, frozen=True):
 
 
 class Suspect(Struct, frozen=True):
-    """A rank that gives no reason although others do: the last line that it wrote, its file, and its time.
+    """A rank that logs no reason although others do: its last line, its file and its time.
 
-    `time` is seconds since 1970 by its host's clock; `silent_s`: how long before the first complaint of another rank
-    that was. `step`: the last that its log names, and `furthest_step` the last of any rank. Empty or None: unknown;
-    without a `source` no log of it was given, or it wrote nothing.
+    `time` is seconds since 1970 by its host's clock. `silent_s`: how long before another rank's first complaint it
+    wrote that line. `step`: the last one that its log names; `furthest_step`: the last of any rank. Empty or None:
+    unknown; without a `source` its log was not given, or it wrote nothing.
     """
 
     rank: int
@@ -113,14 +112,13 @@ class Suspect(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """Why a job failed, or (severity WARN) was slow, or (NOTE) why it failed if it did. `code` is of the list in
-    :mod:`ncclprobe.checks.log`, ``unknown`` if no line names the cause.
+    """Why a job failed, or (severity WARN) was slow, or (NOTE) why it failed if it did.
 
-    `id` is the check that found it, `could_be` the remaining codes if it is narrowed. `ranks` and `nodes` are those it
-    happened on. `doctor` is the check that finds it before the next launch; empty: none does. `checked`: that check's
-    result in the reports and captures that were given, in words; empty: none were given. `collect`: commands and
-    settings that would name a cause that is not yet named. `suspects`: ranks that log nothing although the others
-    complain.
+    `code` is in the list of :mod:`ncclprobe.checks.log`, or ``unknown`` if no line names the cause. `id` is the check
+    that found it, `could_be` the remaining codes if it is narrowed down. `ranks` and `nodes` are where it happened.
+    `doctor` is the check that finds it before the next launch; empty: none does. `checked`: that check's result in the
+    given reports and captures, in words; empty: none were given. `collect`: commands and settings that would name a
+    cause that is not yet named. `suspects`: ranks that log nothing although the others complain.
     """
 
     code: str
@@ -155,8 +153,7 @@ class RankState(Struct, frozen=True):
 
 
 class LastSeen(Struct, frozen=True):
-    """A last line that several writers of the logs share: the `ranks`, otherwise the `sources`, the step, and that
-    line.
+    """A last line that several logs have in common: the `ranks`, otherwise the `sources`, the step, and the line.
 
     `time_s` is seconds since 1970 by the writer's clock; None: unknown.
     """
@@ -180,7 +177,7 @@ class Moment(Struct, frozen=True):
 
 
 class NotUnderstood(Struct, frozen=True):
-    """Lines of one file that speak of a failure and that no check knows, or a file that is of no known kind."""
+    """Lines of one file that report a failure that no check knows, or a file of unknown kind."""
 
     source: str
     count: int

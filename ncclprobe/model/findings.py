@@ -1,4 +1,4 @@
-"""What is judged: findings, verdicts, and the exit code that a gate reads."""
+"""Results of judging: findings, verdicts, and the exit code for a gate."""
 
 from collections.abc import Iterable
 from enum import Enum, IntEnum
@@ -13,7 +13,7 @@ Action = Literal["fix-job", "fix-image", "retest", "repair", "restart", "none"]
 
 
 Weight = Literal["bad", "unsure", ""]
-"""What a finding makes of the node that it names."""
+"""What a finding implies for the node that it names."""
 
 
 class Severity(str, Enum):
@@ -28,7 +28,7 @@ class Severity(str, Enum):
 
 
 class Status(str, Enum):
-    """What became of a check. UNKNOWN is not PASS: it was not looked at."""
+    """The result of a check. UNKNOWN is not PASS: nothing was examined."""
 
     PASS = "pass"
     WARN = "warn"
@@ -41,10 +41,10 @@ class Status(str, Enum):
 
 
 class ExitCode(IntEnum):
-    """What a gate reads of a run, whatever its output format.
+    """What a gate reads from a run, whatever its output format.
 
     BROKEN is never a verdict: a broken interpreter, a missing package or a bug of ours must not look like a broken
-    machine. INCONCLUSIVE: nothing failed, but something required could not be looked at, or nothing judged a number.
+    machine. INCONCLUSIVE: nothing failed, but something required could not be examined, or no number was judged.
     """
 
     OK = 0
@@ -55,9 +55,9 @@ class ExitCode(IntEnum):
 
 
 class Evidence(Struct, frozen=True):
-    """The evidence of a finding. `source`: the path, command, call, variable or measurement that it was read from.
+    """The evidence of a finding. `source`: the path, command, call, variable or measurement that it comes from.
 
-    `line`: of a file, from 1. `text`: the text at that place; empty if the source is enough.
+    `line`: line of a file, from 1. `text`: the text there; empty if the source is enough.
     """
 
     source: str
@@ -71,7 +71,9 @@ class Evidence(Struct, frozen=True):
 
 
 class Certainty(Struct, frozen=True):
-    """How sure a finding is. `level`: ``low`` was seen once and puts no node in ``bad``. `how`: what confirmed it."""
+    """How certain a finding is. `level`: ``low`` was seen once and puts no node in ``bad``. `how`: what
+    confirmed it.
+    """
 
     level: Literal["high", "medium", "low"]
     how: str
@@ -89,14 +91,14 @@ class Related(Struct, frozen=True):
 
 
 class Occurrence(Struct, frozen=True):
-    """The writer, subject and time of a log line: they put the findings of a job's logs in order.
+    """Writer, subject and time of a log line, which order the findings of a job's logs.
 
     `ranks` and `hosts` are of the process that wrote the line, `peers` and `peer_hosts` are those that the line names;
-    empty: unknown. `comm` is the communicator's or process group's name. `stream` counts the logs as they were given,
-    `line` is in it, from 1: order is certain only within one stream. `time_s` is by the clock of the writer's host,
-    seconds since 1970; None: the line has no time. `codes`: the two or three causes that the line leaves open.
-    `ordered` is False if the line reports something earlier, as a launcher's summary does. `stream` is negative for
-    facts that are not in a log.
+    empty: unknown. `comm` is the name of the communicator or process group. `stream` counts the logs in the order
+    given, `line` counts within it from 1: order is certain only within one stream. `time_s` is by the clock of the
+    writer's host, seconds since 1970; None: the line has no time. `codes`: the two or three causes that the line
+    allows. `ordered` is False if the line reports something earlier, as a launcher's summary does. `stream` is negative
+    for facts that are not from a log.
     """
 
     ranks: tuple[int, ...] = ()
@@ -112,14 +114,13 @@ class Occurrence(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One problem: its subject, the evidence, whose fault it is and what to do about it.
+    """One problem: its subject, its evidence, whose fault it is and what to do about it.
 
-    ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
-    An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause; without
-    a remedy it is a consequence of these.
-    ``loss``: the share of a rate that is lost, 0 to 1, and ``lost_GBps`` how much that is; null: no rate was compared.
-    ``occurrence``: the writer and time of a line of a job's log.
-    ``headline``: the finding in a sentence with its values; empty: subject and message's first sentence are one.
+    ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``). An empty ``remedy``
+    is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause; without a remedy it is
+    their consequence. ``loss``: the share of a rate that is lost, 0 to 1, and ``lost_GBps`` the lost rate; None: no
+    rate was compared. ``occurrence``: the writer and time of a log line. ``headline``: the finding in a sentence with
+    its values; empty: subject plus the message's first sentence.
     """
 
     severity: Severity
@@ -139,41 +140,41 @@ class Finding(Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """Return the evidence in one line; empty: it has none."""
+        """Return the evidence in one line; empty if there is none."""
         return "; ".join(map(str, self.evidence))
 
     @property
     def see_also(self) -> str:
-        """Return the related findings in one line; empty: there are none."""
+        """Return the related findings in one line; empty if there are none."""
         return "; ".join(f"{each.id} {each.subject}" for each in self.related)
 
 
 class NamedFinding(Finding, Result, frozen=True):
-    """A finding of a report with the `check` that made it and the `node` that it is about; empty: it compares nodes."""
+    """A finding of a report with the `check` that made it and the `node` it concerns; empty: it compares nodes."""
 
     check: str = ""
     node: str = ""
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         place = f" on {self.node}" if self.node else ""
         return f"<Finding {self.severity} {self.check}{place}: {self.subject} {self.message[:80]}>"
 
 
 WORTH_SAYING = 0.02
-"""A smaller loss cannot be distinguished from noise."""
+"""A smaller loss is indistinguishable from noise."""
 _LOSSES = ((0.5, Severity.FAIL), (0.1, Severity.WARN))
 
 
 def severity_of(lost: float) -> Severity:
-    """Return how severe the loss of such a share of a machine's bandwidth is."""
+    """Return the severity of losing this share of a machine's bandwidth."""
     return next((severity for share, severity in _LOSSES if lost >= share), Severity.NOTE)
 
 
 class Verdict(Struct, frozen=True):
     """The verdict of one check on one node (``node`` is None for a comparison between nodes).
 
-    ``part``: a check with several questions has a verdict for each; empty: it has one.
+    ``part``: a check with several questions has one verdict per part; empty: it has only one.
     """
 
     id: str
@@ -187,29 +188,31 @@ class Verdict(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the key of the check, or of its part, that gave this verdict."""
+        """Return the key of the check, or check part, that gave this verdict."""
         return f"{self.id}/{self.part}" if self.part else self.id
 
 
 OF_THE_RUN = "run."
-"""How the ids of checks begin that judge what was measured."""
+"""Prefix of checks that judge measurements."""
 TREND = "trend."
-"""How the ids of checks begin that judge by what a store of reports keeps."""
+"""Prefix of checks that judge by a store of reports."""
 
 
 def own_node(verdict: Verdict) -> tuple[str, ...]:
-    """Return the node of a verdict. A verdict on a measurement is listed under the first node and covers all."""
+    """Return a verdict's node. A verdict on a measurement is listed under the first node but covers all."""
     return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
 
 
 def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
-    """Return the nodes on which `finding` was found; none: it is about the whole run."""
+    """Return the nodes on which `finding` was found; empty: the whole run."""
     return finding.nodes or own_node(verdict)
 
 
 def weight(finding: Finding) -> Weight:
-    """Return what a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of
-    it; what asks for a retest or was seen once is not settled.
+    """Return what a finding implies for its node.
+
+    A warning, and a fault of the job or the image, imply nothing. A finding that calls for a retest, or was seen once,
+    is not settled.
     """
     if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
         return ""
@@ -218,7 +221,7 @@ def weight(finding: Finding) -> Weight:
 
 
 class Suppression(Struct, frozen=True):
-    """A finding that was asked not to be reported, and why."""
+    """A finding that a site suppresses, and why."""
 
     id: str
     subject: str
@@ -226,36 +229,36 @@ class Suppression(Struct, frozen=True):
 
 
 UNSEEN = "not looked at: "
-"""Begins the message on a subject that could not be examined although its siblings could."""
+"""Prefix of the message on a subject that could not be examined although its siblings could."""
 Sources = str | Evidence | Iterable[str | Evidence]
-"""Evidence as checks give it: a string is a source that needs no text."""
+"""Evidence as checks give it; a string is a source without text."""
 
 
 def seen(source: str, text: str = "", line: int | None = None) -> Evidence:
-    """Return one piece of evidence: `text` as it stands in `source`, in its `line`."""
+    """Return one piece of evidence: `text` in `source`, at `line`."""
     return Evidence(source, line, text)
 
 
 def fail(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
-    """Return a finding that stops the job: fields of :class:`Finding` by name."""
-    return Finding(Severity.FAIL, subject, message, evidence=_listed(evidence), **details)
+    """Return a finding that stops the job; `details` are fields of :class:`Finding`."""
+    return Finding(Severity.FAIL, subject, message, evidence=_as_tuple(evidence), **details)
 
 
 def warn(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
-    """Return a finding that costs performance or safety: fields of :class:`Finding` by name."""
-    return Finding(Severity.WARN, subject, message, evidence=_listed(evidence), **details)
+    """Return a finding that costs performance or safety; `details` are fields of :class:`Finding`."""
+    return Finding(Severity.WARN, subject, message, evidence=_as_tuple(evidence), **details)
 
 
 NOTHING_TO_SET = "nothing can be set"
-"""Begins the remedy of an optional note: text output shows it only with -v."""
+"""Prefix of an optional note's remedy; text output shows it only with -v."""
 
 
 def note(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
-    """Return a finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
-    return Finding(Severity.NOTE, subject, message, evidence=_listed(evidence), **details)
+    """Return a finding that changes no verdict; `details` are fields of :class:`Finding`."""
+    return Finding(Severity.NOTE, subject, message, evidence=_as_tuple(evidence), **details)
 
 
-def _listed(given: Sources) -> tuple[Evidence, ...]:
-    """Return `given` as a finding keeps it, without empty sources."""
+def _as_tuple(given: Sources) -> tuple[Evidence, ...]:
+    """Normalise `given` to a tuple, without empty sources."""
     each = (given,) if isinstance(given, str | Evidence) else given
     return tuple(one if isinstance(one, Evidence) else Evidence(one) for one in each if one)

@@ -1,4 +1,4 @@
-"""The nouns of a fleet's history: one report's facts on one node, a series of numbers, the state of a node.
+"""Types of a fleet's history: one report's facts on one node, a series of numbers, the state of a node.
 
 Times are seconds since 1970. Shares are from 0 to 1.
 """
@@ -11,18 +11,18 @@ from ncclprobe.model.values import Struct, field
 DriftState = Literal["ok", "watch", "degraded"]
 NodeState = Literal["failing", "degraded", "flapping", "watch", "unknown", "ok"]
 STATES: tuple[NodeState, ...] = ("failing", "degraded", "flapping", "watch", "unknown", "ok")
-"""Worst first. ``unknown``: the newest report was inconclusive, or it is old."""
+"""Worst first. ``unknown``: the newest report was inconclusive or is old."""
 
 
 PAIRS, RAILS = ("pairs of", "rails")
-"""How the names of numbers between nodes begin."""
+"""Prefixes of the names of numbers between nodes."""
 
 
 class Number(Struct, frozen=True):
-    """Identifies a number of a node: more is better. `part` is the measured part (``rail 3 (mlx5_3:1)``), empty: the
+    """Identifies a number of a node; more is better. `part` is the measured part (``rail 3 (mlx5_3:1)``); empty: the
     node.
 
-    `how` it was measured, with the type of machine, the software and its settings: all of it separates series.
+    `how` includes the way of measuring, the machine type, the software and its settings: each distinguishes series.
     """
 
     part: str
@@ -39,9 +39,8 @@ class Number(Struct, frozen=True):
 class Reading(Struct, frozen=True):
     """One value of a number, and its own `noise`: a standard deviation, as a share.
 
-    `siblings`: the median of the other nodes at that time, and the share by which they differ (`spread`, a standard
-    deviation); 0: too few were known. `partners`: the nodes that it was measured with, if they are so few that one
-    of them may be the slow one.
+    `siblings`: the median of the other nodes at that time, and their relative standard deviation `spread`; 0: too few
+    were known. `partners`: the nodes that it was measured with, if so few that one of them may be the slow one.
     """
 
     time_s: float
@@ -53,7 +52,7 @@ class Reading(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """One finding on a node that warns or fails. `weight`: what it makes of the node (model/findings.py)."""
+    """One finding on a node that warns or fails. `weight`: what it implies for the node (model/findings.py)."""
 
     check: str
     subject: str
@@ -66,9 +65,9 @@ class Fault(Struct, frozen=True):
 class NodeReport(Struct, frozen=True):
     """One report's facts on one node.
 
-    `looked`: the checks that had something to judge there. `unknown`: something required could not be looked at.
-    `machine`: parts of a node whose change may cause a change (driver, firmware, kernel …). `counters`: of one
-    `boot`, the errors that its links and GPUs count. `gpus`: a digest of its GPUs' UUIDs.
+    `looked`: the checks that had something to judge there. `unknown`: something required could not be examined.
+    `machine`: parts of a node whose change may change numbers (driver, firmware, kernel …). `counters`: errors counted
+    by its links and GPUs since `boot`. `gpus`: a digest of its GPUs' UUIDs.
     """
 
     node: str
@@ -84,12 +83,12 @@ class NodeReport(Struct, frozen=True):
 
 
 class Sum(Struct, frozen=True, omit_defaults=True):
-    """A CUSUM: its `height`, and `tests` numbers since `since_s`, when it left 0.
+    """A CUSUM: its `height`, and the `tests` since `since_s`, when it left 0.
 
-    `lost`: the share that is lost, as the mean of the logarithms, once degraded that of the newest numbers; `most`: the
+    `lost`: the lost share, as the mean of the logarithms; once degraded, that of the newest numbers. `most`: the
     largest loss since then. `good_s`: the newest number at which it was 0. `odds`: of the newest numbers under the
-    usual distribution. `spells`: each past period of degradation, from when to when, and its loss. `partners`: some of
-    those of its numbers.
+    usual distribution. `spells`: each past period of degradation: start, end, loss. `partners`: some of those of its
+    numbers.
     """
 
     state: DriftState = "ok"
@@ -108,10 +107,10 @@ class Drift(Struct, frozen=True, omit_defaults=True):
     """The state of the test of one series (fleet/drift.py).
 
     The usual rate: `mean` of the logarithms of `count` numbers, and the sum of their `squares` around it; those in
-    `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and against `siblings`,
-    which have changed by `shared` (logarithm) since they were at `siblings_first`; the node is as usual if it is as far
-    below them as was `accepted`. `recent` begins anew on another machine. `first`: when the first numbers were
-    measured, and their logarithms, as long as a loss may be among them.
+    `waiting` may still join it. `recent`: the newest numbers. Sums: against the `own` past, and against `siblings`,
+    which have changed by `shared` (logarithm) since they were at `siblings_first`; the node is as usual if it is below
+    them by as much as was `accepted`. `recent` starts again on another machine. `first`: the time and logarithm of the
+    first numbers, as long as a loss may be among them.
     """
 
     tests: int = 0
@@ -129,8 +128,9 @@ class Drift(Struct, frozen=True, omit_defaults=True):
 
 
 class Series(Struct, frozen=True):
-    """One series of a node, and the state of its test. `changed`: in words, the parts of the machine that differ
-    between the last good test and the first bad one.
+    """One series of a node, and the state of its test.
+
+    `changed`: the parts of the machine, in words, that differ between the last good and the first bad test.
     """
 
     number: Number
@@ -141,9 +141,9 @@ class Series(Struct, frozen=True):
 
 
 class FaultCourse(Struct, frozen=True, omit_defaults=True):
-    """The course of one fault of a node: whether it is `there`, since when, in how many `tests`, when it `came`.
+    """The history of one fault of a node: whether it is `there`, since when, in how many `tests`, and when it `came`.
 
-    `fault`: as it was last reported.
+    `fault`: as last reported.
     """
 
     fault: Fault
@@ -166,14 +166,16 @@ class NodeCourse(Struct, frozen=True, omit_defaults=True):
 
 
 class History(Struct, frozen=True):
-    """What a store keeps of a node, the report at hand counted: its `course`, and the newest series of each number."""
+    """What a store keeps about a node, including the current report: its `course`, and the newest series of each
+    number.
+    """
 
     course: NodeCourse = NodeCourse()
     series: tuple[Series, ...] = ()
 
 
 class NodeStanding(Struct, frozen=True):
-    """The state of a node, since when (null: unknown, or nothing is wrong), and why, in one line."""
+    """The state of a node, since when (None: unknown, or nothing is wrong), and why, in one line."""
 
     name: str
     state: NodeState
@@ -184,9 +186,7 @@ class NodeStanding(Struct, frozen=True):
 
 
 class Added(Struct, frozen=True):
-    """The record of how a report was added: when, by whom (``user@host``), from which file, and which command wrote
-    it.
-    """
+    """How a report was added: when, by whom (``user@host``), from which file, and which command wrote it."""
 
     added_s: float
     added_by: str
@@ -195,15 +195,17 @@ class Added(Struct, frozen=True):
 
 
 class NodeEvent(Struct, frozen=True):
-    """What changed on a node, in words."""
+    """A change on a node, in words."""
 
     time_s: float
     what: str
 
 
 class NodeHistory(Struct, frozen=True):
-    """The page of one node: the first test; the changes, oldest first; the newest series of each number; how the newest
-    reports were added, newest first.
+    """The page of one node.
+
+    The first test; the changes, oldest first; the newest series of each number; how the newest reports were added,
+    newest first.
     """
 
     standing: NodeStanding
@@ -214,7 +216,7 @@ class NodeHistory(Struct, frozen=True):
 
 
 class Day(Struct, frozen=True):
-    """One day's reports on a node: the worst state, why, and the time and file of the newest."""
+    """One day's reports on a node: the worst state and its reasons; time and file of the newest."""
 
     state: NodeState
     words: tuple[str, ...]
@@ -223,16 +225,16 @@ class Day(Struct, frozen=True):
 
 
 class NodeDays(Struct, frozen=True):
-    """The state of a node, and each day on which it was tested, by the number of days since 1970."""
+    """The state of a node, and each day on which it was tested, keyed by days since 1970."""
 
     standing: NodeStanding
     days: dict[int, Day]
 
 
 class SharedLoss(Struct, frozen=True):
-    """What `nodes`, all or most of the `of` that were measured, have lost of a number since a `day` since 1970.
+    """A loss that `nodes`, all or most of the `of` measured ones, have had since a `day` (days since 1970).
 
-    `changed`: in words, what of most of their machines was another one before.
+    `changed`: what changed on most of their machines, in words.
     """
 
     called: str

@@ -1,7 +1,7 @@
-"""Many host names on one line, as Slurm and ClusterShell write them: ``gpu[007-010,20],cpu1``.
+"""Host lists on one line, as Slurm and ClusterShell write them: ``gpu[007-010,20],cpu1``.
 
-The grammar is the one of ``scontrol show hostnames`` (slurm.conf(5), NodeName): brackets hold comma-separated numbers
-and ranges, whose leading zeros count; a name may have several brackets.
+The grammar is that of ``scontrol show hostnames`` (slurm.conf(5), NodeName): brackets hold comma-separated numbers and
+ranges, whose leading zeros count; a name may have several brackets.
 """
 
 import re
@@ -15,7 +15,7 @@ _NAME = r"(?:[^,\[\]\s]|\[[^\[\]]*\])+"
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Return the names in `text`, in order. Raises ValueError for no list of names, or more than bounds.HOST_NAMES."""
+    """Expand the names in `text`, in order. Raises ValueError for a malformed list, or more than bounds.HOST_NAMES."""
     pieces = re.findall(_NAME, text)
     if ",".join(pieces) != text:
         raise ValueError(f"not a list of host names: {text[:80]!r}")
@@ -32,12 +32,12 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _choices(inside: str, plain: str) -> list[str]:
-    """Return the alternatives at one place of a name; one more than too many is enough to refuse it."""
+    """Return the alternatives of one bracket; stops at one more than allowed, which is enough to refuse it."""
     return list(islice(_numbers(inside), bounds.HOST_NAMES + 1)) if inside or not plain else [plain]
 
 
 def _numbers(inside: str) -> Iterator[str]:
-    """Yield ``007-010,20`` as 007, 008, 009, 010, 20."""
+    """Expand ``007-010,20`` to 007, 008, 009, 010, 20."""
     for part in inside.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         if not match:
@@ -49,9 +49,9 @@ def _numbers(inside: str) -> Iterator[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return `names` with numbers at their end gathered: ``n[0-3,7]``; sorted, each once.
+    """Fold the trailing numbers of `names`: ``n[0-3,7]``; sorted, without duplicates.
 
-    The bracket is always last: slurm.conf(5), NodeName, wants it there.
+    The bracket is always last, as slurm.conf(5), NodeName, requires.
     """
     matches = {name: re.fullmatch(r"([^,\[\]]*?)([0-9]{1,9})", name) for name in names}
     plain = {name for name, match in matches.items() if not match}
@@ -66,12 +66,12 @@ def fold(names: Iterable[str]) -> str:
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
-    """Return ``0-2,5``, as the kernel lists processors."""
+    """Format numbers as the kernel lists processors: ``0-2,5``."""
     return _runs(sorted(set(numbers)), 0)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """Return ``rank 5``, ``ranks 0-3,7``."""
+    """Format ranks: ``rank 5``, ``ranks 0-3,7``."""
     text = fold_numbers(ranks)
     return f"rank {text}" if text.isdecimal() else f"ranks {text}"
 

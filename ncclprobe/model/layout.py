@@ -1,4 +1,4 @@
-"""Lay out text for a terminal: lines that fit, columns, the first of many, the words of a status."""
+"""Terminal layout: wrapped lines, columns, the first of many, status labels."""
 
 import os
 import textwrap
@@ -11,9 +11,9 @@ Style = Callable[[str, str], str]
 
 
 def columns(otherwise: int) -> int:
-    """Return how many columns the terminal has, or the value of COLUMNS.
+    """Return the terminal's width in columns, or the value of COLUMNS.
 
-    The module `shutil` has the same function, but loads three compressors at every start.
+    `shutil` has the same function, but loads three compressors at every start.
     """
     if (said := os.environ.get("COLUMNS", "")).isdecimal() and int(said):
         return int(said)
@@ -24,14 +24,14 @@ def columns(otherwise: int) -> int:
 
 
 def unstyled(text: str, _status: str) -> str:
-    """Return `text` as it is: the Style of a pipe or a file."""
+    """Return `text` unchanged: the Style for a pipe or a file."""
     return text
 
 
 def wrap(lead: str, text: str, width: int, hang: int | None = None, *, whole: bool = False) -> list[str]:
-    """Return `text` behind `lead` in lines of `width`, the further ones below its first word, or indented by `hang`.
+    """Wrap `text` after `lead` to `width`; continuation lines align with the first word, or are indented by `hang`.
 
-    `whole`: leave words longer than a line whole, such as addresses, so that they can be copied.
+    `whole`: keep words longer than a line whole, such as addresses, so that they can be copied.
     """
     below = " " * (len(lead) if hang is None else hang)
     words = printable(" ".join(text.split())).replace("(exit ", "(exit\xa0")  # an exit code is one word
@@ -41,18 +41,18 @@ def wrap(lead: str, text: str, width: int, hang: int | None = None, *, whole: bo
 
 
 def labelled(status: str, text: str, width: int, style: Style, room: int = 8) -> list[str]:
-    """Return `text` after its status, which `style` may colour."""
+    """Wrap `text` after its status, which `style` may colour."""
     first, *others = wrap(" " * room, text, width)
     return [style(f"{status:<{room}}", status.lower()) + first[room:], *others]
 
 
 def shorten(text: str, width: int) -> str:
-    """Return as many whole words of `text` as fit in `width`."""
+    """Shorten `text` to the whole words that fit in `width`."""
     return text if len(text) <= width else textwrap.shorten(text, width, placeholder=" …")
 
 
 def table(rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Return rows of cells in columns, two spaces apart, flush left or `right`; a cell may have several lines."""
+    """Align rows of cells in columns, two spaces apart, flush left or `right`; a cell may have several lines."""
     from tabulate import tabulate
 
     held = [list(row) for row in rows]
@@ -62,7 +62,7 @@ def table(rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
 
 
 def first_of(items: Iterable[object], most: int, joint: str = ", ") -> str:
-    """Return the first `most` of `items`, and how many more there are."""
+    """Join the first `most` of `items`, and say how many more there are."""
     named = [str(each) for each in items]
     last = joint if joint.strip() != "," else " "
     return joint.join(named[:most]) + (f"{last}and {len(named) - most} more" if named[most:] else "")

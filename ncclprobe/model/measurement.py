@@ -1,4 +1,4 @@
-"""The nouns of what was measured: rows, expectations, first calls, and how fast a path of --path was."""
+"""Types of measurements: rows, expectations, first calls, and the speed of a --path."""
 
 import sys
 from collections.abc import Mapping
@@ -15,9 +15,8 @@ Basis = Literal["model", "datasheet", "published", "baseline", "user"]
 class Samples(Struct, frozen=True):
     """Microseconds per call behind a row's statistics.
 
-    `by_rank`: each rank's mean over all batches. `by_batch`: each batch's mean over all ranks, the samples of the
-    statistics, in the order in which they were taken. `each`: every batch of each rank; empty if that would be
-    more than a thousand numbers.
+    `by_rank`: each rank's mean over all batches. `by_batch`: each batch's mean over all ranks, in the order measured;
+    the statistics use these. `each`: every batch of each rank; empty if that would be more than a thousand numbers.
     """
 
     by_rank: tuple[float, ...]
@@ -26,12 +25,12 @@ class Samples(Struct, frozen=True):
 
 
 class Skew(Struct, frozen=True):
-    """How evenly ranks arrive at a call, apart from how long the bytes take. Outside the timed batches.
+    """How evenly ranks arrive at a call, apart from the transfer time. Measured outside the timed batches.
 
     In each of `rounds` rounds every rank leaves a barrier, is busy for `wait_us`, and calls. `transfer_us`: the
-    shortest time any rank spent inside the call, because the last one does not wait (median over rounds).
-    `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after its own
-    planned moment it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
+    shortest time any rank spent inside the call, because the last one does not wait (median over rounds). `arrival_us`:
+    from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after its planned time it called
+    (mean over rounds), and `late_rounds`, how often by more than a millisecond.
     """
 
     rounds: int
@@ -45,8 +44,8 @@ class Skew(Struct, frozen=True):
 class Mismatch(Struct, frozen=True):
     """The first wrong element that a rank received: `offset` counts elements of its receive buffer.
 
-    `source` is the rank that sent it; null: it is a reduction over all. Values as text, bit patterns in hexadecimal,
-    the most significant bit first.
+    `source` is the sending rank; None for a reduction over all. Values are text, bit patterns hexadecimal with the most
+    significant bit first.
     """
 
     rank: int
@@ -59,11 +58,11 @@ class Mismatch(Struct, frozen=True):
 
 
 class FirstCall(Struct, frozen=True):
-    """The costs paid once per job, in seconds, each the slowest rank's (`..._rank`).
+    """One-time costs of a job, in seconds, each of the slowest rank (`..._rank`).
 
     `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
     communicator; `second_call_s` is the same call once more. `pair_s`: the first send and receive between neighbours;
-    null with one rank.
+    None with one rank.
     """
 
     process_group_s: float
@@ -76,13 +75,11 @@ class FirstCall(Struct, frozen=True):
 
 
 class SkippedRow(Struct, frozen=True):
-    """What was asked for and not measured, and why: `op`, or a part of the run, such as pairs.
+    """Something requested that was not measured, and why: `op`, or a part of the run, such as pairs.
 
-    `nbytes` is the size asked for; null: no size was.
-
-    `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
-    (`small`), no room (`memory`), no time (`time`), not all ranks are left (`lost`), there is one rank, and nothing
-    between ranks (`alone`), or this node has nothing to measure it with (`unable`).
+    `nbytes` is the requested size; None: no size. `cause`: the backend lacks the operation (`refused`), there are fewer
+    elements than ranks to share them (`small`), no room (`memory`), no time (`time`), not all ranks are left (`lost`),
+    there is only one rank (`alone`), or this node cannot measure it (`unable`).
     """
 
     op: str
@@ -94,9 +91,8 @@ class SkippedRow(Struct, frozen=True):
 class Fingerprint(Struct, frozen=True):
     """The conditions that numbers depend on: a baseline of one machine does not apply to another.
 
-    `machine` and `software` are words by name (``gpu``: ``8 x NVIDIA H100 80GB HBM3``, ``driver``: ``550.54.15``) of
-    the node of rank 0; unknown parts are left out. `topology` is a digest of its devices and their paths; null:
-    unknown.
+    `machine` and `software` are words by name (``gpu``: ``8 x NVIDIA H100 80GB HBM3``, ``driver``: ``550.54.15``) for
+    rank 0's node; unknown parts are left out. `topology` is a digest of its devices and their paths; None: unknown.
     """
 
     machine: dict[str, str] = field(default_factory=dict)
@@ -123,7 +119,7 @@ def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]
 
 
 class Retest(Struct, frozen=True):
-    """The same row measured once more after the sweep, because it had failed: before a node is blamed."""
+    """A repeat of a failed row after the sweep, before any node is blamed."""
 
     busbw_GBps: float
     time_us: float
@@ -132,10 +128,10 @@ class Retest(Struct, frozen=True):
 
 
 class Disturbance(Struct, frozen=True):
-    """Another load that slowed this run down while it measured: `what` in words, with the host.
+    """Other load that slowed this run down: `what` in words, with the host.
 
-    `left`: the share of the usual speed that may remain under it. A lower speed has another cause.
-    `falsifies`: under it the numbers of the run do not show the machine's speed, neither slow nor fast ones.
+    `left`: the share of the usual speed that may remain under it. A lower speed has another cause. `falsifies`: under
+    it the run's numbers do not show the machine's speed, whether slow or fast.
     """
 
     what: str
@@ -144,7 +140,7 @@ class Disturbance(Struct, frozen=True):
 
 
 class Xids(Struct, frozen=True):
-    """The errors that NVML reported on one node between the first call and the last: each a GPU's index and an Xid."""
+    """Xids that NVML reported on one node between the first and the last call: GPU index and Xid."""
 
     node: str
     of_gpus: tuple[tuple[int, str], ...] = ()
@@ -153,11 +149,11 @@ class Xids(Struct, frozen=True):
 class Expectation(Struct, frozen=True):
     """The number that a healthy machine reaches, and its source.
 
-    ``threshold`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
-    ``confidence`` is how far a derived number may be trusted.
-    ``worst`` is the worst verdict that a row may get by it, and ``known`` how well it is known, or why it judges
-    nothing: an expectation that judges nothing has a ``threshold`` of 0. Below ``gross`` a row fails however loosely
-    the number is known; null: no such mark, for a small size or for settings with unknown effect.
+    ``threshold`` is the lowest acceptable value. Every expectation has ``basis``, ``why`` and ``source``;
+    ``confidence`` is how far a derived number may be trusted. ``worst`` is the worst verdict that it may give a row,
+    and ``known`` how well it is known, or why it judges nothing: then its ``threshold`` is 0. Below ``gross`` a row
+    fails however uncertain the number is; None: no such threshold, for a small size or for settings with unknown
+    effect.
     """
 
     value: float
@@ -172,32 +168,32 @@ class Expectation(Struct, frozen=True):
     gross: float | None = None
 
     def mark(self, value: float) -> float:
-        """Return the mark that `value` is held to: the gross one if it is below that and may not fail otherwise."""
+        """Return the threshold for `value`: the gross one if it is below that and may not fail otherwise."""
         return self.gross if self.below_gross(value) and self.gross is not None else self.threshold
 
     def below_gross(self, value: float) -> bool:
-        """Return whether `value` fails only by the gross mark."""
+        """Return whether `value` fails only by the gross threshold."""
         return self.gross is not None and self.worst != "fail" and value < self.gross
 
     def least(self, value: float) -> str:
-        """Return which mark `value` is held to, in words."""
+        """Describe the threshold for `value`."""
         if self.below_gross(value):
             return f"below a third of the {self.value:.4g} expected, {self.gross:.4g}"
         return f"at least {self.threshold:.4g} expected"
 
 
 class Judged(Struct, frozen=True):
-    """How many numbers were held to a mark, `of` all that were measured: collectives, pairs, copies, steps."""
+    """How many numbers were judged, `of` all measured: collectives, pairs, copies, steps."""
 
     rows: int
     of: int
 
 
 class TimeStats(Struct, frozen=True):
-    """Microseconds per call, over batches; :mod:`ncclprobe.model.stats` defines each. Null: too few batches.
+    """Microseconds per call, over batches; :mod:`ncclprobe.model.stats` defines each. None: too few batches.
 
-    ``headline`` is the one that is shown and that bandwidths are computed from: the mean if the number of calls was
-    fixed, to be compared with nccl-tests, or if there are too few batches for a median.
+    ``headline`` is the statistic that is shown and used for bandwidths: the mean if the number of calls was fixed, for
+    comparison with nccl-tests, or if there are too few batches for a median.
     """
 
     mean: float
@@ -210,12 +206,12 @@ class TimeStats(Struct, frozen=True):
 
     @property
     def typical(self) -> float:
-        """Return the time that is shown, and that bandwidths come from."""
+        """Return the time that is shown and used for bandwidths."""
         return self.mean if self.headline == "mean" or self.median is None else self.median
 
 
 class Transport(Struct, frozen=True):
-    """The transport that carried the bytes, as far as it is known."""
+    """The transport that carried the bytes; None: unknown."""
 
     network: str | None = None
     gdr: bool | None = None
@@ -235,14 +231,14 @@ class Measurement(Struct, frozen=True, kw_only=True):
     """One row of a sweep: an operation at one size, timed.
 
     ``time_us`` is wall-clock time; ``algbw_GBps`` and ``busbw_GBps`` are computed from its ``headline``, never averaged
-    as rates; verdicts go by ``interval_us``. Every statistic is over ``batches`` batches of ``iters`` calls, each batch
+    as rates; verdicts use ``interval_us``. Every statistic is over ``batches`` batches of ``iters`` calls, each batch
     being the mean over ranks. ``interval_us`` is the 95 % interval of the median, ``precision`` half its width as a
-    share of the median, ``precision_asked`` the requested one; null: a fixed number of calls was requested.
-    ``issue_us`` is the host time to enqueue one call, ``launch_bound`` is true if that is most of the time, so the link
-    hardly matters; ``device_us`` is the time per call between two CUDA events, null without them. ``slowest_rank`` is
-    the rank with the longest time. ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches``
-    shows the first of some ranks. ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repetition of
-    a row that had failed.
+    share of the median, ``precision_asked`` the requested one; None: a fixed number of calls was requested.
+    ``issue_us`` is the host time to enqueue one call; ``launch_bound`` is true if that is most of the time, so the link
+    hardly matters; ``device_us`` is the time per call between two CUDA events, None without them. ``slowest_rank`` is
+    the rank with the longest time. ``wrong`` counts elements with a wrong value, None: not verified; ``mismatches``
+    shows the first of some ranks. ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repeat of a
+    row that had failed.
     """
 
     op: str
@@ -281,7 +277,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
 
 
 class Conditions(Struct, frozen=True):
-    """How a row was measured: what must be equal for two rows of one operation and size to be comparable at all."""
+    """How a row was measured: two rows of one operation and size are comparable only if these are equal."""
 
     ranks: int
     nodes: int
@@ -298,14 +294,14 @@ def operation(op: str, redop: str | None) -> str:
 
 
 def conditions(row: Measurement) -> Conditions:
-    """Those of `row`."""
+    """Return the conditions of `row`."""
     return Conditions(row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend)
 
 
 class Band(Struct, frozen=True):
-    """An expectation and the rows it is for: `op`, printed sizes `low_bytes` to `high_bytes`, both included.
+    """An expectation and its rows: `op`, printed sizes `low_bytes` to `high_bytes`, both inclusive.
 
-    `like` is how the rows were measured that a baseline comes from: it speaks only for rows measured in the same way.
+    `like` is how a baseline's rows were measured: it applies only to rows measured in the same way.
     """
 
     op: str
@@ -315,12 +311,12 @@ class Band(Struct, frozen=True):
     like: Conditions | None = None
 
     def covers(self, row: Measurement) -> bool:
-        """Whether this band applies to `row`."""
+        """Return whether this band applies to `row`."""
         same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
         return same_size and (self.like is None or conditions(row) == self.like)
 
     def __str__(self) -> str:
-        """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
+        """Describe its rows: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
         sizes = size(self.low_bytes) if self.low_bytes == self.high_bytes else _range(self.low_bytes, self.high_bytes)
         row = self.like
         conditions = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""

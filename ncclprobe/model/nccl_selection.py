@@ -1,7 +1,7 @@
-"""NCCL's choices on a node, and how the node is built, as a report carries both (docs/reference/report.md).
+"""NCCL's choices on a node, and the node's devices, as a report contains both (docs/reference/report.md).
 
 Frozen values without behaviour, as in :mod:`ncclprobe.model`. Devices are spelled as NCCL spells them, paths are its
-words (NVL, PIX, PXB, PHB, SYS …), and null means that the facts do not decide it.
+words (NVL, PIX, PXB, PHB, SYS …), and None means that the facts do not decide it.
 """
 
 from typing import Any, Generic, TypeVar
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Decision(Struct, Generic[T], frozen=True):
-    """One part of the choice. `chosen` null: the facts do not decide it. `why`: the missing fact, or the deciding one.
+    """One part of the choice. `chosen` None: the facts do not decide it. `why`: the missing or the deciding fact.
 
-    `refused`: NCCL, or CUDA before it, does not start because of this part; then `subject` is the thing to change
+    `refused`: NCCL, or CUDA before it, does not start because of this part; `subject` is then what to change
     (``NCCL_NET``, ``GPU0-GPU1``).
     """
 
@@ -28,10 +28,10 @@ NOT_CHOSEN: Decision[Any] = Decision(None, "an older report does not say")
 
 
 class NetworkChoice(Struct, frozen=True):
-    """The network that a communicator gets (``IB``, ``Socket``, ``AWS Libfabric``), and the devices that it uses.
+    """The network that a communicator uses (``IB``, ``Socket``, ``AWS Libfabric``), and its devices.
 
-    `plugin`: its file, empty: it is built into NCCL. `rate_gbps`: of all devices together; null: unknown.
-    `version`: read from the plugin's file: its own name, its interface to NCCL, its version.
+    `plugin`: its file; empty: built into NCCL. `rate_gbps`: of all devices together; None: unknown. `version`: from the
+    plugin's file: its own name, its interface to NCCL, its version.
     """
 
     name: str
@@ -43,7 +43,7 @@ class NetworkChoice(Struct, frozen=True):
 
 
 class InterfaceChoice(Struct, frozen=True):
-    """An interface that NCCL takes. `step`: which of its attempts found it (:mod:`ncclprobe.nccl.interfaces`)."""
+    """An interface that NCCL uses. `step`: which of its attempts found it (:mod:`ncclprobe.nccl.interfaces`)."""
 
     name: str
     address: str
@@ -52,7 +52,7 @@ class InterfaceChoice(Struct, frozen=True):
 
 
 class HcaChoice(Struct, frozen=True):
-    """A port (``mlx5_0:1``) that NCCL's own InfiniBand transport takes, or leaves out."""
+    """A port (``mlx5_0:1``) that NCCL's own InfiniBand transport uses or leaves out."""
 
     port: str
     rate_gbps: float | None
@@ -60,7 +60,7 @@ class HcaChoice(Struct, frozen=True):
 
 
 class GidChoice(Struct, frozen=True):
-    """The entry of a RoCE port's GID table for its connections. `address` null: the entry is empty, or not known."""
+    """The GID table entry of a RoCE port for its connections. `address` None: the entry is empty, or unknown."""
 
     port: str
     index: int | None
@@ -70,9 +70,9 @@ class GidChoice(Struct, frozen=True):
 
 
 class DirectChoice(Struct, frozen=True):
-    """Whether NICs write (`receives`) and read (`sends`) a GPU's memory themselves.
+    """Whether NICs directly write (`receives`) and read (`sends`) a GPU's memory.
 
-    `nics` are those that are equally near. `path` is compared with NCCL's level: the relay's, if one is used.
+    `nics` are the equally near ones. `path` is compared with NCCL's level; it is the relay's, if one is used.
     """
 
     gpu: str
@@ -102,10 +102,10 @@ class NvlsChoice(Struct, frozen=True):
 
 
 class Choices(Struct, frozen=True):
-    """What NCCL would choose. `nccl`: the version whose rules these are; null: none was found, so the newest known.
+    """What NCCL would choose. `nccl`: the version whose rules apply; None: none was found, so the newest known.
 
-    `gpus`: those that CUDA shows to a job of this environment. `fast_nics`: devices that are up and faster than sockets
-    of the kernel, whether or not the network takes them.
+    `gpus`: those that CUDA shows to a job in this environment. `fast_nics`: devices that are up and faster than kernel
+    sockets, whether or not the network uses them.
     """
 
     nccl: str | None
@@ -128,7 +128,7 @@ class Choices(Struct, frozen=True):
 
     @property
     def refused(self) -> tuple[tuple[str, Decision[Any]], ...]:
-        """Return the names of the parts that stop NCCL from starting."""
+        """Return the parts that stop NCCL from starting, with their names."""
         parts = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return tuple((name, part) for name, part in parts if isinstance(part, Decision) and part.refused)
 
@@ -136,7 +136,7 @@ class Choices(Struct, frozen=True):
 class DeviceRow(Struct, frozen=True):
     """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not report it.
 
-    `pcie_width`: lanes of its PCIe link as read, of `pcie_max_width` that it and its slot have; null: unknown.
+    `pcie_width`: current PCIe lanes, `pcie_max_width` the most that device and slot allow; None: unknown.
     """
 
     name: str
@@ -158,7 +158,7 @@ class NumaRow(Struct, frozen=True):
 class NodeTopology(Struct, frozen=True):
     """The devices of a node, and NCCL's path type from each GPU to each GPU and NIC, without relays.
 
-    Null in place of devices or paths: unknown, and `why` gives the reason.
+    None for devices or paths: unknown, for the reason `why`.
     """
 
     gpus: tuple[DeviceRow, ...] | None = None

@@ -1,6 +1,6 @@
-"""The collectives as nccl-tests counts them: bytes, rounding and bus factors. No torch, so anything may read them.
+"""The collectives as nccl-tests counts them: bytes, rounding and bus factors. Without torch, so any room may import it.
 
-Every rule here was read from nccl-tests a0b82b2 (2.19.6): the ``GetCollByteCount`` and ``GetBw`` functions of each
+Every rule here is from nccl-tests a0b82b2 (2.19.6): the ``GetCollByteCount`` and ``GetBw`` functions of each
 ``src/<collective>.cu``, ``doc/PERFORMANCE.md`` for the meaning of the factors. Sizes are bytes, GB is 1e9 bytes.
 """
 
@@ -21,20 +21,20 @@ DTYPES: dict[str, int] = {
     "int32": 4,
     "int64": 8,
 }
-"""Bytes per element of every data type that can be measured. nccl-tests defaults to float."""
+"""Bytes per element of every supported data type. nccl-tests defaults to float."""
 
 REDOPS = ("sum", "prod", "min", "max", "avg")
-"""The reductions, by the names nccl-tests takes with ``-o``."""
+"""The reductions, by nccl-tests' names for ``-o``."""
 
 _ALIGNMENT = 16
-"""Shares of a divided buffer are whole multiples of this many bytes (nccl-tests since 29f4114, December 2024)."""
+"""Shares of a divided buffer are multiples of this many bytes (nccl-tests since 29f4114, December 2024)."""
 
 
 class CallShape(Struct, frozen=True):
-    """What one call moves, per rank. `nbytes` and `count` are what nccl-tests prints for it.
+    """What one call transfers, per rank. `nbytes` and `count` are what nccl-tests prints for it.
 
-    Buffers are `send_bytes` and `recv_bytes` long. In place, rank r sends from byte r x `send_offset` of the one
-    buffer and receives at byte r x `recv_offset`.
+    Buffers are `send_bytes` and `recv_bytes` long. In place, rank r sends from byte r x `send_offset` of the one buffer
+    and receives at byte r x `recv_offset`.
     """
 
     nbytes: int
@@ -46,12 +46,12 @@ class CallShape(Struct, frozen=True):
 
 
 def _one(ranks: int) -> float:
-    """Each link carries the buffer once (or, for sendrecv, is counted in one direction)."""
+    """Return 1: each link carries the buffer once (or, for sendrecv, counts in one direction)."""
     return 1.0
 
 
 def _others(ranks: int) -> float:
-    """Return a rank keeps its own share: only those of the others travel."""
+    """Return the share that travels: a rank keeps its own part."""
     return (ranks - 1) / ranks
 
 
@@ -61,13 +61,13 @@ def _there_and_back(ranks: int) -> float:
 
 
 class Op(Struct, frozen=True):
-    """One collective: what distinguishes its byte counts and bandwidths from the others'.
+    """One collective: its byte counts and bandwidth factors.
 
-    `divided`: the requested size is shared out among ranks; `sends_all` and `receives_all` mark the side on which a
-    rank holds all shares rather than one. `places`: what torch offers, in the order in which it is timed. `reduces`:
-    takes a reduction. `rooted`: has a root. `direct`: pairs of ranks send to each other, without one of NCCL's
-    algorithms. `bus_factor` turns algorithm into bus bandwidth for n ranks; `counted` is the part of the printed size
-    that the algorithm bandwidth counts.
+    `divided`: the requested size is divided among ranks; `sends_all` and `receives_all` mark the side on which a rank
+    holds all shares rather than one. `places`: what torch offers, in the order measured. `reduces`: takes a reduction.
+    `rooted`: has a root. `direct`: pairs of ranks send to each other, without one of NCCL's algorithms. `bus_factor`
+    converts algorithm to bus bandwidth for n ranks; `counted` is the part of the printed size that the algorithm
+    bandwidth counts.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Op(Struct, frozen=True):
     counted: Callable[[int], float] = _one
 
     def shape(self, nbytes: int, ranks: int, itemsize: int) -> CallShape:
-        """Return what `nbytes` requested bytes become for `ranks` ranks and elements of `itemsize` bytes.
+        """Return the call for `nbytes` requested bytes, `ranks` ranks and elements of `itemsize` bytes.
 
         A size too small to give every rank an aligned share becomes 0, as nccl-tests prints it.
         """
@@ -121,7 +121,7 @@ OPS: dict[str, Op] = {
         Op("sendrecv", ("out",), _one, direct=True),
     )
 }
-"""The operations that can be measured, by name, in the order in which ``--op all`` runs them.
+"""The supported operations by name, in the order in which ``--op all`` runs them.
 
 To add one: a row here, a probe of that name in ``probes/collectives.py``, the least bytes that it moves in
 ``nccl/nic_traffic.py``, and a way to break it in ``tests/probes/gloo_rank.py``; tests name a missing part.
@@ -129,11 +129,11 @@ To add one: a row here, a probe of that name in ``probes/collectives.py``, the l
 DIRECT_OPS = tuple(op.name for op in OPS.values() if op.direct)
 
 HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_others)
-"""The tenth of nccl-tests, for reading its reports: torch has no call that could be measured."""
+"""The tenth of nccl-tests, for reading its reports: torch has no such call."""
 
 
 def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` (``-b -e -f``).
+    """Return the sizes from `begin` to `end` bytes, each `factor` times the previous one, and `end` (``-b -e -f``).
 
     Raises UsageError if no sweep results.
     """
@@ -150,6 +150,6 @@ def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def default_sizes(begin: int, end: int) -> tuple[int, ...]:
-    """Return the default sizes: the largest first, because these can be judged, and few of the small ones."""
+    """Return the default sizes: the largest first, because these can be judged, and few small ones."""
     chosen = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)
     return tuple(nbytes for nbytes in chosen if begin <= nbytes <= end)

@@ -1,7 +1,8 @@
-"""How each command may end: its exit code and the word of its report, by what was found and what was asked for.
+"""How each command may end: its exit code and its report's status, by findings and options.
 
-One table. Its lines are what `--help` and docs/reference/exit-codes.md say, and tests/test_outcomes.py makes every one
-of them happen. The rule behind it: the worst word that is printed decides the code, in every command and every format.
+This is the only table. Its lines are the text of `--help` and docs/reference/exit-codes.md, and tests/test_outcomes.py
+produces every one of them. The rule behind it: the worst word that is printed decides the code, in every command and
+every format.
 """
 
 from collections.abc import Mapping
@@ -10,14 +11,13 @@ from typing import NamedTuple
 from ncclprobe.model.findings import ExitCode, Status
 
 FAIL_ON_WARN, REQUIRE_JUDGED, EXIT_CODE = "--fail-on warn", "--require-judged", "--exit-code"
-"""The options that make another code of the same findings."""
+"""Options that change the exit code for the same findings."""
 
 
 class Outcome(NamedTuple):
-    """One way to end: in words, with its `code`, and the `status` of the report under which it occurs (None: no
-    report).
+    """One way to end: in words, with its `code` and the `status` of the report (None: no report).
 
-    `under`: the codes that options make of it instead; the words printed stay the same.
+    `under`: codes that options replace it with; the words stay the same.
     """
 
     words: str
@@ -145,7 +145,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
 
 
 def lines(command: str) -> dict[ExitCode, str]:
-    """Return what a command's codes mean, in the order of the codes: each outcome once, those of options last."""
+    """Return the meanings of a command's codes, ordered by code: each outcome once, those of options last."""
     found: dict[ExitCode, dict[str, None]] = {}
     for outcome in OUTCOMES[command].values():
         found.setdefault(outcome.code, {})[outcome.words] = None

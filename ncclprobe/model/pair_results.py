@@ -1,7 +1,4 @@
-"""The nouns of measured pairs: a row per direction, and what they say together about who is slow.
-
-The noun of measured rails: one way of one rail, as a report carries it.
-"""
+"""Results of measured pairs: a row per direction, and the localisation of slow parts. Also one way of one rail."""
 
 from typing import Literal
 
@@ -14,12 +11,12 @@ RailState = Literal["ok", "dead", "late", "unusable", "wrong", "untried"]
 class RailWay(Struct, frozen=True, kw_only=True):
     """The transfer from rail `src_rail` of node `src` to rail `dst_rail` of node `dst`, over all tests of this run.
 
-    `src_end` and `dst_end` name them with their ports: ``n0 rail 1 (mlx5_1:1)``. `state`: ``late``: data arrived,
-    but not all in time; ``unusable``: an end failed by itself; ``wrong``: bytes arrived that were not sent;
-    ``untried``: the two ends did not meet. `GBps` (1e9 bytes/s) is the median of `tests` while all
-    rails of the two nodes sent one way, `alone_GBps` while no other rail of them did, `both_GBps` while both ways were
-    used, `gpu_GBps` with a GPU's memory; null: not measured. `latency_us`: half the median round trip. `src_choices`
-    and `dst_choices` are the choices of NCCL's rules at both ends, `why` the failure.
+    `src_end` and `dst_end` name them with their ports: ``n0 rail 1 (mlx5_1:1)``. `state`: ``late``: data arrived, but
+    not all in time; ``unusable``: an end failed by itself; ``wrong``: bytes arrived that were not sent; ``untried``:
+    the two ends never connected. `GBps` (1e9 bytes/s) is the median of `tests` while all rails of the two nodes sent
+    one way, `alone_GBps` while no other rail of them did, `both_GBps` while both ways were used, `gpu_GBps` with a
+    GPU's memory; None: not measured. `latency_us`: half the median round trip. `src_choices` and `dst_choices` are the
+    choices of NCCL's rules at both ends, `why` the failure.
     """
 
     src: str
@@ -41,19 +38,19 @@ class RailWay(Struct, frozen=True, kw_only=True):
 
 
 PAIRS = "pairs"
-"""The operation that a band names to give the expected rate of one transfer between two ranks."""
+"""A band names this operation to give the expected rate of one transfer between two ranks."""
 ONE_WAY, BOTH_WAYS, ONE_WAY_INSIDE = "one way", "both ways at once", "inside a node, one way"
 """The levels of transfers, between nodes and inside them."""
 
 
 class PairRow(Struct, frozen=True, kw_only=True):
-    """What went from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
+    """The transfer from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
 
-    `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
-    bytes/s). `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other
-    direction ran at the same time. `step` is 0 in the round-robin and counts the rounds of retests from 1. `inside`:
-    both ranks are of one of several nodes, so that no network is between them. `wrong` counts the wrong
-    bytes of an extra transfer after the timed ones, null: not verified; `mismatch` is the first of them.
+    `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9 bytes/s).
+    `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other direction ran
+    at the same time. `step` is 0 in the round-robin and counts the rounds of retests from 1. `inside`: both ranks are
+    on the same one of several nodes, with no network between them. `wrong` counts the wrong bytes of an extra transfer
+    after the timed ones, None: not verified; `mismatch` is the first of them.
     """
 
     op: Literal["sendrecv"] = "sendrecv"
@@ -77,7 +74,7 @@ class PairRow(Struct, frozen=True, kw_only=True):
 
 
 class LostTransfer(Struct, frozen=True):
-    """Nothing, or not all, came from rank `src` to rank `dst` before the deadline; `step` and `inside` as of rows."""
+    """Rank `dst` received nothing, or not all, from rank `src` before the deadline; `step` and `inside` as in rows."""
 
     src: int
     dst: int
@@ -87,27 +84,26 @@ class LostTransfer(Struct, frozen=True):
 
 
 class Nic(Struct, frozen=True):
-    """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
+    """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those in use on this node."""
 
     name: str
     index: int
 
 
 class RankNics(Struct, frozen=True):
-    """The place of each rank of a pairs run: its host and its NIC (null: unknown; empty: none)."""
+    """The place of each rank of a pairs run: its host and its NIC (None: unknown; empty: no NIC)."""
 
     hosts: tuple[str, ...]
     nics: tuple[Nic | None, ...] = ()
 
 
 class Blamed(Struct, frozen=True):
-    """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` is its place in words:
-    ``out of n3 rail 1 (mlx5_1)``.
+    """A cause weighed by :mod:`ncclprobe.localise.pairs.suspects`; `where` is its place: ``out of n3 rail 1 (mlx5_1)``.
 
-    `ratio`: the remaining share of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were
-    taken after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are
-    those of the round-robin; on a single node these are its ranks. `several`: many pairs of it are slow and not all;
-    with more than two nodes, the path between them and the others is slow, and the path between themselves is not.
+    `ratio`: the remaining share of the usual bandwidth. `slow` of `tests` results confirm it; `retests` of these were
+    made after it became suspect, with `partners` different nodes. `hosts` are the nodes concerned; `nodes` are those of
+    the round-robin; on a single node these are its ranks. `several`: many, but not all, of its pairs are slow; with
+    more than two nodes, the path between them and the others is slow, and the path between themselves is not.
     """
 
     where: str
@@ -126,7 +122,7 @@ class Blamed(Struct, frozen=True):
 
 
 class LostPair(Struct, frozen=True):
-    """Nothing, or not all, came from `src` to `dst` before the deadline."""
+    """Node `dst` received nothing, or not all, from `src` before the deadline."""
 
     src: str
     dst: str
@@ -144,10 +140,10 @@ class Aside(Struct, frozen=True):
 
 
 class Inside(Struct, frozen=True):
-    """What is slow inside one node, compared with others like it, without a network between.
+    """Something slow inside one node, compared with its equals, without a network in between.
 
-    `kind`: most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
-    `ratio`: what is left of the `usual_GBps`; it was slow in each of `tests`, which were taken one after another.
+    `kind`: most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks. `ratio`: the remaining share of
+    `usual_GBps`. It was slow in each of `tests` consecutive tests.
     """
 
     where: str
@@ -160,8 +156,8 @@ class Inside(Struct, frozen=True):
 
 
 class WrongBytes(Struct, frozen=True):
-    """`wrong` bytes of one transfer from rank `src` to rank `dst` differ from the bytes sent; `first` is the first of
-    them.
+    """`wrong` bytes of one transfer from rank `src` to rank `dst` differ from those sent; `first` is the
+    first of them.
     """
 
     src: int
@@ -175,12 +171,11 @@ class WrongBytes(Struct, frozen=True):
 class Localisation(Struct, frozen=True):
     """The slow parts, if any: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
 
-    `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is the usual rate, by way; `all_slow`:
-    that itself is below the expected one. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
-    `intra_node` is what is slow within a node; `excluded_ranks` the ranks that dropped out before the end; `wrong`
-    the data that arrived corrupted. `slow_rails`: rails that are slow between nearly all nodes, with the remaining
-    share of the usual rate. `complete`: all pairs that were planned were tried. The pairs of a rank that was gone are
-    not among them.
+    `nodes` took part (the ranks of a single node count as nodes). `level_GBps` is the usual rate, by way; `all_slow`:
+    that rate is itself below the expected one. `tests` counts all samples and lost pairs, `steps` the rounds of
+    retests. `intra_node` is what is slow within a node. `excluded_ranks` dropped out before the end. `wrong` is data
+    that arrived corrupted. `slow_rails`: rails that are slow between nearly all nodes, with the remaining share of the
+    usual rate. `complete`: all planned pairs were tried, except those of a rank that was gone.
     """
 
     nodes: int
@@ -202,12 +197,13 @@ class Localisation(Struct, frozen=True):
 
     @property
     def usual(self) -> str:
-        """Return what is usual, each way: ``0.0511 GB/s one way, 0.0497 GB/s both ways at once``."""
+        """Return the usual rates: ``0.0511 GB/s one way, 0.0497 GB/s both ways at once``."""
         return ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in self.level_GBps.items())
 
     def usual_GBps(self, *, inside: bool, both: bool = False) -> float | None:
-        """Return the usual rate inside nodes or between them, one way or with `both` ways at once: the reference for
-        other rates. None: nothing arrived, or it was not measured.
+        """Return the usual rate inside nodes or between them, one way or with `both` ways at once.
+
+        Other rates are compared with it. None: nothing arrived, or it was not measured.
         """
         way = ONE_WAY_INSIDE if inside else BOTH_WAYS if both else ONE_WAY
         return None if inside and both else self.level_GBps.get(way)

@@ -1,12 +1,12 @@
 """One test of a rail: the request to its two ends, their messages to each other, and the results.
 
-A rail is a pair of ports, one on each node. Each end opens its own port and creates reliable-connected queue pairs
-with the choices of :class:`RailPort`. It sends its address to the other end (:class:`RailAddress`) and connects; then
-both do the same steps in the same order (:class:`RailTest`). The observations of one end are a :class:`RailOutcome`: a
-fact of the node, without a verdict.
+A rail is a pair of ports, one on each node. Each end opens its own port and creates reliable-connected queue pairs with
+the choices of :class:`RailPort`. It sends its address to the other end (:class:`RailAddress`) and connects; then both
+do the same steps in the same order (:class:`RailTest`). The observations of one end are a :class:`RailOutcome`: a fact
+of the node, without a verdict.
 
-Numbers of the verbs library are kept as it has them (an MTU is in bytes, a completion status is the library's number
-and its name).
+Numbers of the verbs library keep its form (an MTU is in bytes, a completion status is the library's number and its
+name).
 """
 
 from collections.abc import Mapping
@@ -19,27 +19,26 @@ from ncclprobe.model.values import Struct
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=bounds.BYTES)]
 _SHORTEST_S = 1e-9
-"""A time from another node does not give a rate beyond all bounds."""
+"""Limits the rate if another node reports a tiny time."""
 
 RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
-"""The place of the data: the host's memory; a GPU's, registered by its address (the peer memory module translates it);
-a GPU's, registered by a DMA-BUF that the driver exports.
+"""Where the data is: host memory; GPU memory registered by address (the peer memory module translates it); GPU memory
+registered through a DMA-BUF that the driver exports.
 """
 RailDirection = Literal["out", "in", "both"]
-"""Who writes, seen from the end that leads: it, the other end, both at once."""
+"""Who writes, as seen from the leading end: it, the other end, or both at once."""
 RailStepName = Literal["start", "open", "connect", "latency", "prepare", "write", "verify"]
 
 RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
 
 
 class RailPort(Struct, frozen=True, kw_only=True):
-    """The parameters of one end: the choices of NCCL's rules there, named as NCCL names them if it has such a
-    parameter.
+    """The parameters of one end: the choices of NCCL's rules, with NCCL's names where they exist.
 
-    `mtu`: the path MTU in bytes; null: the port's active MTU. Each end's queue pairs get the smaller one of both ends,
+    `mtu`: the path MTU in bytes; None: the port's active MTU. Each end's queue pairs get the smaller one of both ends,
     as NCCL's do. `timeout` is the exponent of 4.096 µs × 2^timeout, after which a packet is sent again, `retry_count`
-    how often: NCCL's own 20 and 7 report a dead path only after half a minute and more. `service_level` and
-    `traffic_class`: null: not set, which is 0. `gpu` is NVML's index of the GPU if `memory` is not the host's.
+    times at most: NCCL's own 20 and 7 report a dead path only after half a minute and more. `service_level` and
+    `traffic_class`: None: not set, which is 0. `gpu` is NVML's index of the GPU if `memory` is not the host's.
     """
 
     device: str
@@ -62,11 +61,11 @@ class RailPort(Struct, frozen=True, kw_only=True):
 class RailTest(Struct, frozen=True, kw_only=True):
     """The steps of both ends, in this order: latency, then each direction; equal on both ends.
 
-    `round_trips` small messages each way, one after another; 0: none. Then for every one of `directions`
-    `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`. The receiving end
-    compares its memory afterwards with the pattern that `seed` makes. `seconds` bounds each of
-    these steps: one that has not ended by then is a failure of that step. `setup_seconds` bounds each of the others:
-    to open a device and pin memory, to connect, to fill and compare memory.
+    `round_trips` small messages each way, one after another; 0: none. Then for each of `directions`, `messages` RDMA
+    writes of `message_bytes`, spread over the queue pairs, in chains of `chain`. The receiving end then compares its
+    memory with the pattern generated from `seed`. `seconds` limits each of these steps; a step that exceeds it fails.
+    `setup_seconds` limits each of the others: opening a device and pinning memory, connecting, filling and comparing
+    memory.
     """
 
     round_trips: int = 1000
@@ -80,8 +79,9 @@ class RailTest(Struct, frozen=True, kw_only=True):
 
 
 class RailQueuePair(Struct, frozen=True):
-    """A queue pair's number, the first packet sequence number that it sends, and what its device offers beyond the
-    standard (ibv_query_ece: vendor, options, mask); null: nothing.
+    """A queue pair's number, its first packet sequence number, and its device's extensions.
+
+    `ece` (ibv_query_ece): vendor, options, mask; None: no extensions.
     """
 
     number: int
@@ -90,10 +90,10 @@ class RailQueuePair(Struct, frozen=True):
 
 
 class RailAddress(Struct, frozen=True, kw_only=True):
-    """The address that an end sends so that the other can connect and write: read from its own port.
+    """The address of one end, read from its own port, with which the other end connects and writes.
 
-    `gid` is 32 hexadecimal digits, the entry at `gid_index`; `gid_type` as the kernel names it (``IB/RoCE v1``,
-    ``RoCE v2``); empty: the kernel does not name it. `lid` is 0 on Ethernet, `pkey` the entry at the requested index.
+    `gid` is 32 hexadecimal digits, the entry at `gid_index`; `gid_type` as the kernel names it (``IB/RoCE v1``, ``RoCE
+    v2``); empty: the kernel does not name it. `lid` is 0 on Ethernet, `pkey` the entry at the requested index.
     `active_mtu` is the port's, `mtu` the one this end would use, both in bytes. `rate_gbps`: width × speed of the port;
     0: unknown. `address` and `rkey` name the memory to write to, of `nbytes`; `mailbox_…` the host memory for small
     messages.
@@ -120,14 +120,15 @@ class RailAddress(Struct, frozen=True, kw_only=True):
 
 
 class RailFailure(Struct, frozen=True, kw_only=True):
-    """Why a step did not succeed at this end.
+    """Why a step failed at this end.
 
-    kind: ``completion`` a work request failed (`status` the verbs library's number). ``refused`` a call of the library
-    failed (`call`, `errno`). ``hangs`` a call, or the library, did not return before the deadline, and its process was
-    killed. ``died`` the process ended by itself. ``late`` calls return, but completions or the other end's data do not
-    arrive. ``event`` the device reported an asynchronous event. ``missing`` no library, device, port or table entry of
-    that name. ``peer`` the other end failed and reported so, and this end has nothing to add. ``channel`` the
-    connection to the other end broke.
+    kind: ``completion`` a work request failed (`status` is the verbs library's number). ``refused`` a call of the
+    library failed (`call`, `errno`). ``hangs`` a call, or the library, did not return before the deadline, and its
+    process was killed. ``died`` the process exited by itself. ``late`` calls return, but completions or the other end's
+    data do not arrive. ``event`` the device reported an asynchronous event. ``missing`` no library, device, port or
+    table entry of that name. ``peer`` the other end failed and reported so, and this end has nothing to add.
+    ``channel`` the connection to the other end broke.
+
     `direction` is that of a write.
     """
 
@@ -143,8 +144,8 @@ class RailFailure(Struct, frozen=True, kw_only=True):
 class RailStream(Struct, frozen=True, kw_only=True):
     """RDMA writes in one direction, as seen by the writing end: from the first post to the last completion.
 
-    Polling is busy, so `work_s` is the part of the time that posting and handling completions took, without the polls
-    that found nothing. If it nears `seconds`, the interpreter was measured and not the rail.
+    Polling is busy, so `work_s` is the time spent posting and handling completions, without the polls that found
+    nothing. If it nears `seconds`, the interpreter was measured and not the rail.
     """
 
     direction: RailDirection
@@ -154,16 +155,16 @@ class RailStream(Struct, frozen=True, kw_only=True):
 
     @property
     def GBps(self) -> float:
-        """The rate, 10^9 bytes per second."""
+        """Return the rate in 1e9 bytes per second."""
         return self.nbytes / max(self.seconds, _SHORTEST_S) / 1e9 if self.seconds > 0 else 0.0
 
 
 class RailArrival(Struct, frozen=True, kw_only=True):
-    """The memory of the end that was written to, once the writer was done or had failed.
+    """The memory of the receiving end, once the writer was done or had failed.
 
-    The writes wrap around a region of a few MiB, so the last ones are seen. Of `checked_bytes`, `arrived_bytes`
-    were overwritten, and `wrong_bytes` of these differ from the bytes sent; `offset`, `expected`, `found` are
-    the first of those. A writer whose acknowledgements are lost fails although its data arrives: the way back is dead.
+    The writes wrap around a region of a few MiB, so the last ones are seen. Of `checked_bytes`, `arrived_bytes` were
+    overwritten, and `wrong_bytes` of these differ from the bytes sent; `offset`, `expected`, `found` are the first of
+    those. A writer whose acknowledgements are lost fails although its data arrives: the return path is dead.
     """
 
     direction: RailDirection
@@ -176,9 +177,9 @@ class RailArrival(Struct, frozen=True, kw_only=True):
 
 
 class RailOutcome(Struct, frozen=True, kw_only=True):
-    """The observations of one end. A failed step does not affect the others if they can be done with new queue pairs.
+    """The observations of one end. A failed step does not stop those that can run with new queue pairs.
 
-    `own` and `peer` are null if it did not get that far. `half_round_trip_us`: the median is the latency, as
+    `own` and `peer` are None if it did not get that far. `half_round_trip_us`: the median is the latency, as
     ib_write_lat reports it; interpreted code is part of it, so it is compared among rails, not with a data sheet. Only
     the leading end has them. `streams` are the writes of this end, `arrivals` the writes to it; `events` are
     asynchronous events of the device during the test. `steps` are the seconds that each step took, in order.
@@ -219,13 +220,13 @@ COMPLETIONS: Mapping[int, tuple[str, str]] = {
     20: ("RESP_TIMEOUT_ERR", "the peer's answer did not arrive in time"),
     21: ("GENERAL_ERR", "the NIC reports a vendor-specific error; see the vendor syndrome"),
 }
-"""Completion statuses of the verbs library (enum ibv_wc_status, without IBV_WC_), and what they mean on a rail."""
+"""Completion statuses of the verbs library (enum ibv_wc_status, without IBV_WC_), and their meaning on a rail."""
 
 
 class RailChannel(Protocol):
-    """What carries the messages of the two ends of one rail, in order; :class:`ncclprobe.wire.Wire` is one.
+    """The connection between the two ends of one rail, in order; :class:`ncclprobe.wire.Wire` is one.
 
-    Deadlines are those of time.monotonic(). Both raise WireError.
+    Deadlines are those of time.monotonic(). Both methods raise WireError.
     """
 
     @property
@@ -233,7 +234,7 @@ class RailChannel(Protocol):
         """Return the other end's address on this connection."""
 
     async def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        """Hand over one JSON object."""
+        """Send one JSON object."""
 
     async def receive(self, deadline: float) -> dict[str, Any]:
-        """Return the next one."""
+        """Receive the next one."""

@@ -1,4 +1,5 @@
-"""Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
+"""Declare and discover checks, collectors and probes: every definition in a module counts. There are no lists to
+maintain.
 
 A decorator reads everything from the function: the facts it needs from its annotations, its two titles, reason and
 remedy from its docstring, its id from its folder or module and its name: ``state`` in ``checks/ib/`` is ``ib.state``.
@@ -20,14 +21,14 @@ from ncclprobe.model.snapshot import Absent, Every, Ranks
 from ncclprobe.model.values import Struct, grouped, replace
 
 Source = Literal["machine", "run", "job", "files", "history"]
-"""The sources of facts: a machine, a measuring run, a running job, the files that a job left, a store of reports."""
+"""Sources of facts: a machine, a measuring run, a running job, the files that a job left, a store of reports."""
 
 
 class Need(Struct, frozen=True):
-    """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
+    """One parameter of a check or collector: its fact, and whether it accepts ``Absent``.
 
     `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.snapshot.Every`) or ``ranks``; of the run; of
-    the ``job`` that runs; or of the ``files`` that it left.
+    the running ``job``; or of the ``files`` that it left.
     """
 
     name: str
@@ -37,9 +38,9 @@ class Need(Struct, frozen=True):
 
 
 class Collector(Struct, frozen=True):
-    """A function that asks a host and returns one fact. ``needs`` are the facts that it takes after the host.
+    """A function that asks a host and returns one fact. ``needs`` are its other parameters' facts.
 
-    `of_rank`: the fact is each rank's own, and may differ between ranks of one node: affinity, visible devices.
+    `of_rank`: each rank has its own fact, which may differ between ranks of one node: affinity, visible devices.
     """
 
     run: Callable[..., Any]
@@ -49,7 +50,7 @@ class Collector(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    """When a check applies: a predicate over facts, and the words for it (``only <words>``)."""
+    """When a check applies: a predicate over facts, and its description (``only <words>``)."""
 
     run: Callable[..., bool]
     words: str
@@ -57,12 +58,12 @@ class Condition(Struct, frozen=True):
 
 
 class CauseRule(Struct, frozen=True):
-    """The meaning of the findings of a check on a job's logs.
+    """The meaning of a check's findings in a job's logs.
 
     `code` names the cause (:mod:`ncclprobe.checks.log`); empty: the line is a consequence of any other named cause.
-    `signs`: a line must hold one of these texts to be examined; the reader searches logs for them. `doctor`: the id
-    of the check that finds it before the next launch. `echoes`: codes of causes that make this line appear too;
-    ``*``: any does; ``=``: another check's reading of the same line is more precise.
+    `signs`: a line must contain one of these texts to be examined; the reader searches logs for them. `doctor`: the id
+    of the check that finds it before the next launch. `echoes`: codes of causes that also produce this line; ``*``: any
+    does; ``=``: another check's reading of the same line is more precise.
     """
 
     code: str = ""
@@ -72,7 +73,7 @@ class CauseRule(Struct, frozen=True):
 
 
 class CheckGroup(Struct, frozen=True):
-    """What one id is about that several functions judge: the id behind its prefix, and a title for all of them."""
+    """An id that several functions share: the id without its prefix, and a title for all of them."""
 
     name: str
     title: str
@@ -82,10 +83,10 @@ class Check(Struct, frozen=True):
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
     ``part``: its name among those that share its id in a ``group``; empty: the id is its own. ``requires``: the
-    :attr:`key` of another check. ``title`` is what is wrong when it fails, ``right`` what holds when it passes.
-    ``bad`` and ``good`` are argument tuples that the check must object to, or accept: they run as tests. ``last``: it
-    reports only subjects that no other check of the node fails. ``origin``: the distribution or file of a site's
-    own check; empty: it is ncclprobe's.
+    :attr:`key` of another check. ``title`` is what is wrong when it fails, ``right`` what holds when it passes. ``bad``
+    and ``good`` are argument tuples that the check must reject or accept: they run as tests. ``last``: it reports only
+    subjects that no other check of the node fails. ``origin``: the distribution or file of a site's own check; empty:
+    it is ncclprobe's.
     """
 
     id: str
@@ -110,16 +111,16 @@ class Check(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return what no other check has: the id, and the part behind it."""
+        """Return the unique key: the id, and the part after it."""
         return f"{self.id}/{self.part}" if self.part else self.id
 
     @property
     def cause_id(self) -> str:
-        """Return the id of the check that it requires; empty: it requires none."""
+        """Return the id of the check that it requires; empty: none."""
         return self.requires.partition("/")[0]
 
     def titled(self, verdict: Verdict) -> Verdict:
-        """Return `verdict` with the title of its status: only a pass claims that nothing is wrong."""
+        """Give `verdict` the title for its status: only a pass claims that nothing is wrong."""
         if verdict.status in (Status.WARN, Status.FAIL):
             return replace(verdict, title=self.title)
         if verdict.status is Status.PASS:
@@ -128,7 +129,7 @@ class Check(Struct, frozen=True):
 
     @property
     def bad(self) -> tuple[tuple[Any, ...], ...]:
-        """Return facts that the check must object to."""
+        """Return facts that the check must reject."""
         return tuple(self.bad_examples())
 
     @property
@@ -143,12 +144,12 @@ class Check(Struct, frozen=True):
 
     @property
     def compares(self) -> bool:
-        """Return whether it is judged once, for all nodes or for the run, and not once per node."""
+        """Return whether it is judged once, for all nodes or the run, rather than once per node."""
         return any(need.of != "node" for need in self.needs)
 
     @property
     def of_run(self) -> bool:
-        """Return whether it judges what a run measured."""
+        """Return whether it judges a run's measurements."""
         return any(need.of == "run" for need in self.needs)
 
 
@@ -163,9 +164,9 @@ EVERY_SOURCE: frozenset[Source] = frozenset(get_args(Source))
 
 @cache  # as Python keeps what it imported: a process looks into the folders once
 def modules(package: str, sources: frozenset[Source] = EVERY_SOURCE) -> tuple[ModuleType, ...]:
-    """Return every module of `package` by name, but for its folders whose ``SOURCE`` is none of `sources`.
+    """Return every module of `package` by name, without folders whose ``SOURCE`` is not in `sources`.
 
-    A folder of another source is never looked into: the doctor imports no reader of logs.
+    A folder of another source is never opened: the doctor imports no log reader.
     """
     root = importlib.import_module(package)
     of_root = _source_around(package) or MACHINE
@@ -184,9 +185,9 @@ def modules(package: str, sources: frozenset[Source] = EVERY_SOURCE) -> tuple[Mo
 
 @cache
 def source_of(fact: type) -> Source | None:
-    """Return the source of facts of this type: the ``SOURCE`` of the nearest folder around their module.
+    """Return the source of this type of fact: the ``SOURCE`` of the nearest folder around its module.
 
-    None: from no source, because the command line gives it.
+    None: the command line provides it.
     """
     return _source_around(fact.__module__)
 
@@ -201,7 +202,7 @@ def _source_around(name: str) -> Source | None:
 
 
 def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SOURCE) -> tuple[T, ...]:
-    """Return the objects of `kind` that modules of `package` define for `sources`, by module name, then as written."""
+    """Return the objects of `kind` that modules of `package` define for `sources`, by module name and position."""
     return tuple(
         value
         for module in modules(package, frozenset(sources))
@@ -211,27 +212,27 @@ def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SO
 
 
 def by_id(checks: Iterable[Check]) -> dict[str, list[Check]]:
-    """Return the checks, or the parts of checks, of each id."""
+    """Group the checks, or the parts of checks, by id."""
     return grouped((check.id, check) for check in checks)
 
 
 def title_of(parts: Sequence[Check]) -> str:
-    """Return the title of all parts of one id."""
+    """Return the common title of the parts of one id."""
     return parts[0].group.title if parts[0].group else parts[0].title
 
 
 def collector(run: Callable[..., Any]) -> Collector:
-    """Declare that `run` learns one fact: its return annotation. Its first parameter is the host."""
+    """Declare that `run` collects one fact: its return annotation. Its first parameter is the host."""
     return Collector(run=run, produces=_annotations(run)["return"], needs=_needs(run)[1:])
 
 
 def rank_collector(run: Callable[..., Any]) -> Collector:
-    """Return the same for a fact that every rank of a node has for itself."""
+    """Declare a collector of a fact that each rank of a node has separately."""
     return replace(collector(run), of_rank=True)
 
 
 def applies(run: Callable[..., bool]) -> Condition:
-    """Declare a condition under which a check applies; the docstring completes "applies only …"."""
+    """Declare a condition for a check; the docstring completes "applies only …"."""
     return Condition(run=run, words=_title(run), needs=_needs(run))
 
 
@@ -248,14 +249,15 @@ def check(
     cause: CauseRule | None = None,
     group: CheckGroup | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
-    """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
-    it passes, ``Why:`` it matters, and ``Fix:``. `group`: the checks that share its id.
-    Its examples are made only on request, not at every start.
+    """Declare that the function is a check.
 
-    `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what looking
-    needs beyond an ordinary user. `requires`: the check whose failure explains this one's: its id, or
-    ``id/part``. `last`: it does not repeat what another check of the node fails. `slows`: its findings make
-    transfers slower, and so may be why a measured number is low. `cause`: the meaning of a check on a job's logs.
+    Its docstring: what is wrong when it fails, then ``Right:`` what holds when it passes, ``Why:`` it matters, and
+    ``Fix:``. `group`: the checks that share its id. Its examples are created only on request, not at every start.
+
+    `required`: an NCCL job on this node cannot be called healthy without this check. `privilege`: what it needs beyond
+    an ordinary user. `requires`: the check whose failure explains this one's: its id, or ``id/part``. `last`: it does
+    not repeat what another check of the node fails. `slows`: its findings make transfers slower, and so may explain a
+    low number. `cause`: the meaning of a check on a job's logs.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -296,8 +298,9 @@ def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
 
 
 def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of parameters in their order, and of the result. inspect.signature does the same at ten
-    times the cost, at every start.
+    """Return the types of the parameters in order, and of the result.
+
+    inspect.signature does the same at ten times the cost, at every start.
     """
     found: dict[str, Any] = run.__annotations__
     if any(isinstance(each, str) for each in found.values()):

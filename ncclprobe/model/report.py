@@ -1,8 +1,8 @@
-"""The report: everything that a run has to say, ``ncclprobe.report/1`` of docs/reference/report.md.
+"""The report: the whole result of a run, ``ncclprobe.report/1`` of docs/reference/report.md.
 
-Frozen values without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units
-are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes per second, ``nbytes`` bytes, ``_s``
-and ``_us`` seconds and microseconds.
+Frozen values without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units are in
+the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes per second, ``nbytes`` bytes, ``_s`` and
+``_us`` seconds and microseconds.
 """
 
 from collections.abc import Iterator
@@ -35,15 +35,17 @@ SCHEMA = "ncclprobe.report/1"
 
 
 class Tool(Struct, frozen=True):
-    """Who wrote a report."""
+    """The program that wrote a report."""
 
     name: str
     version: str
 
 
 class LaunchRow(Struct, frozen=True):
-    """How the ranks were started: torchrun, slurm, openmpi, pmi, pytorchjob, environment (RANK … by hand), options
-    (--nnodes …), self (--nproc) or single.
+    """How the ranks were started.
+
+    torchrun, slurm, openmpi, pmi, pytorchjob, environment (RANK … by hand), options (--nnodes …), self (--nproc) or
+    single.
     """
 
     kind: str = "single"
@@ -63,7 +65,7 @@ class NodeRow(Struct, frozen=True):
 class Setting(Struct, frozen=True):
     """One variable that NCCL, torch or the launcher reads, and the origin of its value.
 
-    ``value`` is null if only the name may be recorded. ``origin`` is ``environment`` or ``file:line``.
+    ``value`` is None if only the name may be recorded. ``origin`` is ``environment`` or ``file:line``.
     """
 
     name: str
@@ -72,7 +74,7 @@ class Setting(Struct, frozen=True):
 
 
 class PlacementLevel(Struct, frozen=True):
-    """One level of a node's location: its kind, such as ``zone``, the name of this node's, and the source."""
+    """One level of a node's location: its kind, such as ``zone``, its name, and the source."""
 
     kind: str
     name: str
@@ -80,11 +82,11 @@ class PlacementLevel(Struct, frozen=True):
 
 
 class NodeEnvironment(Struct, frozen=True):
-    """Versions and settings of one node, and its location, the outermost level first; empty: unknown.
+    """Versions and settings of one node, and its location, outermost level first; empty: unknown.
 
-    `counters`: the errors that its links and GPUs have counted, without zeros, as ``mlx5_3:1 link_downed``. Those of
-    one `boot` may be compared; it is a few digits of the kernel's boot id. `gpus` is a short digest of its GPUs' UUIDs,
-    which a new host name does not change.
+    `counters`: errors counted by its links and GPUs, without zeros, as ``mlx5_3:1 link_downed``. Those of one `boot`
+    may be compared; it is a few digits of the kernel's boot id. `gpus` is a short digest of its GPUs' UUIDs, which a
+    new host name does not change.
     """
 
     versions: dict[str, str | None] = field(default_factory=dict)
@@ -96,9 +98,9 @@ class NodeEnvironment(Struct, frozen=True):
 
 
 class Area(Struct, frozen=True):
-    """One part of the machines in a line: ``GPUs``, ``8 × H100 80GB HBM3 · driver 550.127 · NVLink 18/18``.
+    """One area of the machines in one line: ``GPUs``, ``8 × H100 80GB HBM3 · driver 550.127 · NVLink 18/18``.
 
-    `status` is the worst of its checks, ``skip`` if none had anything to judge; `ids` are those that decide it.
+    `status` is the worst of its checks, ``skip`` if none had anything to judge; `ids` are the checks that decide it.
     `unseen`: how many advisory checks could not look.
     """
 
@@ -110,10 +112,10 @@ class Area(Struct, frozen=True):
 
 
 class Scope(Struct, frozen=True):
-    """What a report speaks for: jobs with this library, and on how many GPUs; null: their number is not known.
+    """What a report covers: jobs with this library, on this many GPUs; None: unknown.
 
-    `driver`: whether any node has NVIDIA's driver, as far as one could look. `pasted`: all that is known of the machine
-    stands in texts that people pasted. `apart`: each node was judged by itself, not as one of a job.
+    `driver`: whether any node has NVIDIA's driver, if that could be seen. `pasted`: everything known about the machine
+    is from pasted texts. `apart`: each node was judged by itself, not as one of a job.
     """
 
     backend: str = "nccl"
@@ -124,7 +126,7 @@ class Scope(Struct, frozen=True):
 
 
 class CheckNote(Struct, frozen=True):
-    """The subject of a check: what is wrong if it fails, what holds if it passes, and why it matters."""
+    """Documentation of a check: what is wrong if it fails, what holds if it passes, and why it matters."""
 
     title: str
     right: str = ""
@@ -132,11 +134,11 @@ class CheckNote(Struct, frozen=True):
 
 
 class Excerpt(Struct, frozen=True):
-    """What stands in a source that findings cite: an answer of `node` as it gave it, or lines of a log (no node).
+    """An excerpt of a source that findings cite: an answer of `node`, or lines of a log (no node).
 
-    `source` is spelled as the evidence spells it, `title` is the question that was asked. `first`: the number of the
-    first line in the source; 0: its lines are not counted. `cited`: which of `lines` are cited, from 0. `cut`: what is
-    left out, in words.
+    `source` is spelled as in the evidence, `title` is the question. `first`: the number of the first line in the
+    source; 0: its lines are not numbered. `cited`: indices of the cited `lines`, from 0. `cut`: what is left out, in
+    words.
     """
 
     source: str
@@ -151,8 +153,8 @@ class Excerpt(Struct, frozen=True):
 class AttainableRate(Struct, frozen=True):
     """The most that an all_reduce of 1 GiB over all GPUs can still reach, and what it should reach on such a machine.
 
-    Bus bandwidth out of place, in float32, over `nodes` nodes. `settings`: the most that is left with one setting, of
-    each that takes something away. `nvlinked`: NVLink joins all of these nodes.
+    Bus bandwidth out of place, in float32, over `nodes` nodes. `settings`: the most that remains with each setting that
+    costs something. `nvlinked`: NVLink joins all of these nodes.
     """
 
     now_GBps: float
@@ -162,28 +164,27 @@ class AttainableRate(Struct, frozen=True):
     nvlinked: bool = False
 
     def cost(self, name: str = "") -> str:
-        """Return ``at most 50 of 370 GB/s at 1 GiB over 2 nodes (14 %)``, as the setting `name` leaves it."""
+        """Return ``at most 50 of 370 GB/s at 1 GiB over 2 nodes (14 %)``, with only the setting `name` if given."""
         left = self.settings.get(name, self.now_GBps)
         over = f" over {self.nodes} nodes" if self.nodes > 1 else ""
         return f"at most {left:.3g} of {self.healthy_GBps:.3g} GB/s at 1 GiB{over} ({left / self.healthy_GBps:.0%})"
 
     def lost(self, name: str = "") -> float:
-        """Return the share that is lost, with the setting `name` if one is named."""
+        """Return the lost share, with only the setting `name` if given."""
         return max(0.0, round(1 - self.settings.get(name, self.now_GBps) / self.healthy_GBps, 3))
 
 
 class Report(Result, frozen=True, kw_only=True):
     """The whole result of a run: ``ncclprobe.report/1``. Renderers need nothing more.
 
-    ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
-    must know about the whole run (a fallback taken, nothing to judge a number by). ``files`` are the files read
-    of a job that failed; empty: the report is not about one. ``pages`` holds, by id, the documentation of each
-    check that found something. ``standing`` and ``classes`` are of a job that was examined while it ran.
-    ``judged`` is null if nothing was measured; ``taken`` is, by node, when its capture was taken, and is empty if
-    machines were examined directly. ``outcome`` is what happened to a job that is over, ``answers``
-    what explains it or would, and ``ended_well`` the lines that report an end. If no line reports a failure
-    or an end, ``last_seen`` is the place at which its ranks or logs end, and ``stands`` what that means for a job that
-    hangs.
+    ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader must know
+    about the whole run (a fallback, nothing to judge a number by). ``files`` are the files of a failed job that were
+    read; empty: the report is not about one. ``pages`` holds, by id, the documentation of each check that found
+    something. ``standing`` and ``classes`` describe a job that was examined while it ran. ``judged`` is None if nothing
+    was measured. ``taken`` is, by node, when its capture was taken, and is empty if machines were examined directly.
+    ``outcome`` is what happened to a job that is over, ``answers`` what explains it or would, and ``ended_well`` the
+    lines that report an end. If no line reports a failure or an end, ``last_seen`` is where its ranks or logs end, and
+    ``stands`` what that means for a hung job.
     """
 
     tool: Tool
@@ -237,7 +238,7 @@ class Report(Result, frozen=True, kw_only=True):
     classes: tuple[RankClass, ...] = ()
 
     def findings(self) -> tuple[NamedFinding, ...]:
-        """Return what the checks found, each with its check and its node, in the order of the checks."""
+        """Return the findings of all checks, each with its check and node, in the order of the checks."""
         return tuple(
             NamedFinding(**structs.asdict(each), check=check.id, node=check.node or "")
             for check in self.checks
@@ -245,20 +246,19 @@ class Report(Result, frozen=True, kw_only=True):
         )
 
     def failures(self) -> tuple[NamedFinding, ...]:
-        """Return what fails, in the order of the checks."""
+        """Return the failing findings, in the order of the checks."""
         return tuple(each for each in self.findings() if each.severity is Severity.FAIL)
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         failures = len(self.failures())
         return f"<Report of {self.command[:60]!r}: {self.status}, {failures} failures, exit {self.exit_code}>"
 
 
 def placed(report: Report, source: str) -> float:
-    """Return when `report` began, or its last capture was taken, in seconds since 1970. Raises UsageError
-    if it has no place among others.
+    """Return the time of `report` for ordering, in seconds since 1970: its start, or its last capture's.
 
-    `source`: the file that it comes from.
+    `source`: its file. Raises UsageError if it cannot be ordered among others.
     """
     if report.files:
         raise UsageError(
@@ -275,19 +275,19 @@ def placed(report: Report, source: str) -> float:
 
 
 def looked_at(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield (id of a check, node) for everything it judged; a comparison covers every node of the report."""
+    """Yield (check id, node) for everything it judged; a comparison covers every node of the report."""
     for verdict in report.checks:
         if verdict.status in (Status.PASS, Status.WARN, Status.FAIL):
             yield from ((verdict.id, node) for node in own_node(verdict) or [node.name for node in report.nodes])
 
 
 def when(time_s: float) -> str:
-    """Return ``2026-11-19 04:10``, in UTC."""
+    """Format a time as ``2026-11-19 04:10``, in UTC."""
     return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
 def digest(text: str) -> str:
-    """Return an identifier of the report in `text` that no other report has, however its JSON is laid out."""
+    """Return a unique identifier of the report in `text` that does not depend on its JSON layout."""
     import hashlib  # of a report that is kept or given twice
 
     found = hashlib.sha256()
@@ -300,7 +300,7 @@ _PIECE = 1 << 16
 
 
 def _sort_keys(text: bytes | msgspec.Raw) -> Iterator[bytes]:
-    """Yield JSON with its keys in order, a large one member by member, so that it is never whole as values."""
+    """Yield JSON with its keys sorted, a large one member by member, so that it is never decoded whole."""
     start = bytes(memoryview(text)[:1])
     if memoryview(text).nbytes <= _PIECE or start not in (b"{", b"["):
         yield msgspec.json.encode(msgspec.json.decode(text), order="sorted")

@@ -1,4 +1,4 @@
-"""Statistics of samples: plain numbers in, plain numbers out. What the numbers of a row mean, all in one place:
+"""Statistics of samples: plain numbers in, plain numbers out. This defines the numbers of a row:
 
 sample
     One batch: `iters` calls behind a common barrier, timed together on the wall clock, divided by `iters`; the mean
@@ -10,7 +10,7 @@ mean
     The arithmetic mean of the samples, which nccl-tests prints. Bandwidths use it if there are fewer than
     MIN_SAMPLES.
 interval
-    The 95 % bootstrap interval of the median, see :func:`median_interval`. Null below MIN_SAMPLES samples.
+    The 95 % bootstrap interval of the median, see :func:`median_interval`. None below MIN_SAMPLES samples.
 precision
     Half the width of the interval, as a share of the median: 0.02 is ±2 %.
 min, max, p95
@@ -19,8 +19,8 @@ min, max, p95
 stdev
     The spread of single samples: divided by n - 1 (nccl-tests divides by n).
 verdict
-    A bandwidth passes if it reaches its band at both ends of the interval, and fails if it does at neither. It is
-    inconclusive if the ends disagree or there is no interval.
+    A bandwidth passes if it reaches its threshold at both ends of the interval, and fails if it does at neither. It
+    is inconclusive if the ends disagree or there is no interval.
 """
 
 import math
@@ -33,11 +33,13 @@ MIN_SAMPLES = 5
 """Fewer samples have a mean, but no spread worth printing."""
 
 LAUNCH_BOUND = 0.8
-"""From this share of the time on, handing a call over is what takes it, and not the link."""
+"""From this share of the time on, launching the call takes most of it, not the link."""
 
 
 def summary(seconds: Sequence[float]) -> TimeStats:
-    """`seconds` per operation, one value per batch, as microseconds; all but the mean null below MIN_SAMPLES."""
+    """Convert `seconds` per operation, one value per batch, to microseconds; all but the mean are None below
+    MIN_SAMPLES.
+    """
     from statistics import fmean, stdev
 
     micros = [value * 1e6 for value in seconds]
@@ -55,7 +57,7 @@ def summary(seconds: Sequence[float]) -> TimeStats:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle of `values`, or the mean of the two in the middle.
+    """Return the middle of `values`, or the mean of the two in the middle.
 
     The module `statistics` has the same function, but loads fractions and random numbers at every start.
     """
@@ -65,19 +67,19 @@ def median(values: Iterable[float]) -> float:
 
 
 def median_low(values: Iterable[float]) -> float:
-    """The middle of `values`, or the lower of the two in the middle."""
+    """Return the middle of `values`, or the lower of the two in the middle."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: the smallest of `samples` that at least `percent` % of them do not exceed."""
+    """Return the nearest-rank percentile: the smallest of `samples` that at least `percent` % of them do not exceed."""
     nearest = math.ceil(len(samples) * percent / 100)
     return sorted(samples)[max(nearest, 1) - 1]
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The percentile bootstrap interval of the median, without drawing: it is known in closed form.
+    """Return the percentile bootstrap interval of the median in closed form, without resampling.
 
     A resample of n has its m-th smallest value at or below the k-th of the samples if at least m of n draws, each with
     chance k / n, fall among the first k (Maritz and Jarrett, JASA 73, 1978). For an even n the interval reaches from
@@ -95,14 +97,14 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def _chance_of_at_least(wins: int, draws: int, chance: float) -> float:
-    """The probability of at least so many wins in so many draws."""
+    """Return the probability of at least `wins` wins in `draws` draws."""
     return math.fsum(
         math.comb(draws, won) * chance**won * (1 - chance) ** (draws - won) for won in range(wins, draws + 1)
     )
 
 
 def precision(samples: Sequence[float]) -> float:
-    """Half the width of the median's interval as a share of the median; infinite below MIN_SAMPLES samples."""
+    """Return half the width of the median's interval as a share of the median; infinite below MIN_SAMPLES samples."""
     if len(samples) < MIN_SAMPLES:
         return math.inf
     low, high = median_interval(samples)

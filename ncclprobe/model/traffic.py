@@ -1,6 +1,6 @@
-"""The nouns of traffic: the NIC of the bytes, the memories they moved between, groups, and steps of training.
+"""Types of traffic: the NIC that carried the bytes, the memories they moved between, groups, and training steps.
 
-GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is unknown, and never zero.
+GB/s are 1e9 bytes per second, ``_us`` microseconds. None is unknown, never zero.
 """
 
 from typing import Literal
@@ -12,10 +12,10 @@ RungName = Literal["rank", "pair", "node", "job"]
 
 
 class NicBytes(Struct, frozen=True):
-    """What one NIC of one node moved while something was measured, by its own counters (all traffic, not only ours).
+    """Bytes that one NIC of one node moved during a measurement, by its own counters (all traffic, not only ours).
 
-    `share`: of all bytes that this node's NICs sent; `expected`: whether the library was to use it, null: not known.
-    `why`: for what reason the counters are not known.
+    `share`: of all bytes that this node's NICs sent. `expected`: whether the library should use it; None: unknown.
+    `why`: the reason if the counters are unknown.
     """
 
     node: str
@@ -29,7 +29,7 @@ class NicBytes(Struct, frozen=True):
 
 
 class OperationTraffic(Struct, frozen=True):
-    """Which way the bytes of one operation went. `nbytes` are its size times the number of calls."""
+    """The NICs that carried one operation's bytes. `nbytes` is its size times the number of calls."""
 
     op: str
     nbytes: int
@@ -37,11 +37,11 @@ class OperationTraffic(Struct, frozen=True):
 
 
 class CopyRow(Struct, frozen=True, kw_only=True):
-    """Bytes copied within one node. `kind`: host to device, device to host, both at once, device to device, within one
+    """A copy within one node. `kind`: host to device, device to host, both at once, device to device, within one
     device's memory, host.
 
     `device` is ``GPU3``, or ``cpu`` for the host's own memory; `peer` the other GPU. `numa` is the node of the host
-    memory, `near` whether it is the device's own. `concurrent`: all GPUs copied at the same time. GB/s of each
+    memory, `near` whether it is the device's own. `concurrent`: all GPUs copied at the same time. GB/s are per
     direction.
     """
 
@@ -66,10 +66,10 @@ class CopyRow(Struct, frozen=True, kw_only=True):
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
-    """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
+    """All groups of one kind of a hybrid-parallel job, measured by themselves and while all kinds are busy.
 
     `size` ranks in each of `groups` groups; `crossing` of these span nodes. Times are of the slowest group (its ranks:
-    `slowest`); `slowdown` is together over alone. `advice`: what is unwise.
+    `slowest`); `slowdown` is together over alone. `advice`: warnings about the layout.
     """
 
     kind: Literal["tp", "dp", "pp"]
@@ -90,8 +90,8 @@ class GroupRow(Struct, frozen=True, kw_only=True):
 class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a training strategy, replayed with its real collectives and stand-in compute.
 
-    `compute_us`: the work of one rank by itself; `calls_us`: all calls one after the other without work; `exposed_us`:
-    by how much the step is longer than its compute, 0 if it is not; `efficiency`: compute over step. `predicted_us`
+    `compute_us`: the compute of one rank by itself. `calls_us`: all calls in sequence without compute. `exposed_us`:
+    how much longer the step is than its compute, 0 if it is not. `efficiency`: compute over step. `predicted_us`
     follows from the calls' own measured times.
     """
 
@@ -116,14 +116,14 @@ class StepRow(Struct, frozen=True, kw_only=True):
 
 
 class LadderRow(Struct, frozen=True, kw_only=True):
-    """One rung: the same step of data-parallel training in each of `groups` groups of `ranks` ranks, all at once.
+    """One step of the ladder: the same data-parallel step in each of `groups` groups of `ranks` ranks, all at once.
 
     `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
     rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; a single rank
     sums nothing. `step_us` is the median of `samples_us`, the steps of the slowest group (its ranks: `slowest`).
-    `busbw_GBps` is of an `op` of `nbytes` without work (median of the slowest group; `best_GBps` its fastest); null:
-    one rank sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for rungs take turns,
-    with its 95 % `interval` (null: too few steps); `speedup`: that times the ranks.
+    `busbw_GBps` is of an `op` of `nbytes` without compute (median of the slowest group; `best_GBps` its fastest); None:
+    one rank sends nothing. `efficiency`: one rank's step over this one, the median over the steps, because rungs take
+    turns, with its 95 % `interval` (None: too few steps). `speedup`: efficiency times the ranks.
     """
 
     rung: RungName

@@ -1,23 +1,20 @@
 """The communication of real training: the groups of a hybrid-parallel job, and the collectives of one step.
 
-Plans only: which ranks, how many bytes, in which order, and the expected times. :mod:`ncclprobe.probes` plays them.
+Plans only: which ranks, how many bytes, in which order, and the expected times. :mod:`ncclprobe.probes` runs them.
 
-The communicators of a hybrid-parallel job: which ranks talk to each other along which axis.
+The communicators of a hybrid-parallel job: ranks are numbered as Megatron-LM numbers them
+(megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp" without cp and ep). Neighbours in tensor parallelism are
+neighbours in rank, pipeline stages are the farthest apart. So a launcher that fills one node after the other keeps
+tensor-parallel groups, which communicate most, inside nodes.
 
-Ranks are numbered as Megatron-LM numbers them (megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp" without cp and
-ep): neighbours in tensor parallelism are neighbours in rank, pipeline stages are the farthest apart. So a launcher that
-fills one node after the other keeps tensor-parallel groups, which talk most, inside nodes.
+The collectives of one training step, by strategy: how many bytes, over which groups, and when they can start. A step is
+a list of :class:`Compute` and :class:`Call` in the order in which one rank reaches them. Bytes are those of the table
+that `ncclprobe.bandwidth` prints, so that a call's time can be looked up there. Compute is a share of the whole step: a
+forward pass is one third and a backward pass two thirds of it (two matrix products for one).
 
-The collectives of one training step, by strategy: how many bytes, over which groups, and when they can start.
-
-A step is a list of :class:`Compute` and :class:`Call` in the order in which one rank reaches them. Bytes are those of
-the table that `ncclprobe.bandwidth` prints, so that a call's time can be looked up there. Compute is counted in shares
-of a step's whole: a forward pass is one third and a backward pass two thirds of it (two matrix products for one).
-
-The ladder of a job: one rank, its node, all nodes; the gain of more ranks, and whether one node is slow. Pure.
-
-Every rung is the same step of data-parallel training: a rank's own work, and the gradients summed over its group. On
-the lowest rung a group is one rank, so nothing is sent: each further rung is compared with that.
+The ladder of a job: one rank, its node, all nodes; the gain of more ranks, and whether one node is slow. Every rung is
+the same step of data-parallel training: a rank's own work, and the gradients summed over its group. On the lowest rung
+a group is one rank, so nothing is sent; all others are compared with it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +35,11 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 """Tensor, data and pipeline parallelism, from the innermost to the outermost."""
 
 OPERATION: Mapping[Axis, str] = {"tp": "all_reduce", "dp": "all_reduce", "pp": "sendrecv"}
-"""What a group of each kind mostly does: activations summed, gradients summed, activations handed to the next stage."""
+"""The main operation of each kind of group: sum activations, sum gradients, pass activations to the next stage."""
 
 
 class Grid(Struct, frozen=True):
-    """How many ranks lie along each axis; ``tp=8,dp=4`` has 32 ranks."""
+    """The number of ranks along each axis; ``tp=8,dp=4`` has 32 ranks."""
 
     tp: int = 1
     dp: int = 1
@@ -50,7 +47,7 @@ class Grid(Struct, frozen=True):
 
     @property
     def ranks(self) -> int:
-        """Return how many ranks that makes."""
+        """Return the total number of ranks."""
         return prod(self.along(kind) for kind in AXES)
 
     def along(self, kind: Axis) -> int:
@@ -71,7 +68,7 @@ class Grid(Struct, frozen=True):
 
 
 def _strides(grid: Grid) -> dict[Axis, int]:
-    """Return how far apart in rank neighbours along each axis are."""
+    """Return the distance in rank between neighbours along each axis."""
     strides: dict[Axis, int] = {}
     step = 1
     for kind in AXES:
@@ -81,7 +78,7 @@ def _strides(grid: Grid) -> dict[Axis, int]:
 
 
 def parse(text: str) -> Grid:
-    """Return the grid in ``tp=8,pp=2,dp=4``, in whatever order. Raises UsageError naming what is wrong with it."""
+    """Parse ``tp=8,pp=2,dp=4``, in any order. Raises UsageError."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         kind, _, number = (word.strip() for word in part.partition("="))
@@ -99,7 +96,7 @@ def parse(text: str) -> Grid:
 
 
 def fit(grid: Grid, ranks: int) -> Grid:
-    """Return `grid` if it makes up the world of `ranks`. Raises UsageError saying what would."""
+    """Return `grid` if it has exactly `ranks` ranks. Raises UsageError with a grid that fits."""
     if grid.ranks == ranks:
         return grid
     others = grid.ranks // grid.dp
@@ -110,12 +107,12 @@ def fit(grid: Grid, ranks: int) -> Grid:
 
 
 def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Return those of `groups` whose ranks are not all on one of the `hosts` (by rank)."""
+    """Return the `groups` whose ranks are on more than one of the `hosts` (by rank)."""
     return tuple(tuple(group) for group in groups if len({hosts[rank] for rank in group}) > 1)
 
 
 def advice(grid: Grid, hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return warnings about `grid` on these `hosts` (by rank), a sentence each; empty if nothing is unwise."""
+    """Return warnings about `grid` on these `hosts` (by rank), one sentence each; empty: none."""
     across = crossing(grid.groups("tp"), hosts) if grid.tp > 1 else ()
     if not across:
         return ()
@@ -137,9 +134,9 @@ DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
 
 
 class Model(Struct, frozen=True):
-    """What is trained: `params` of `dtype_bytes` each in `layers` equal layers, and what one micro-batch holds.
+    """The trained model: `params` of `dtype_bytes` each in `layers` equal layers, and the micro-batches.
 
-    `tokens`: of one micro-batch on one rank.
+    `tokens`: tokens of one micro-batch on one rank.
     """
 
     params: int
@@ -155,18 +152,18 @@ class Model(Struct, frozen=True):
 
     @property
     def activation_bytes(self) -> int:
-        """Return what one micro-batch hands from layer to layer."""
+        """Return the bytes that one micro-batch passes from layer to layer."""
         return self.tokens * self.hidden * self.dtype_bytes
 
     @property
     def layer_bytes(self) -> tuple[int, ...]:
-        """Return the bytes of each layer's parameters; the last has what does not divide."""
+        """Return the bytes of each layer's parameters; the last one also has the remainder."""
         each, rest = divmod(self.params, self.layers)
         return (*[each * self.dtype_bytes] * (self.layers - 1), (each + rest) * self.dtype_bytes)
 
 
 class Compute(Struct, frozen=True):
-    """Work for the processor: a share of the step's whole compute."""
+    """Compute time, as a share of the step's total."""
 
     share: float
 
@@ -174,8 +171,8 @@ class Compute(Struct, frozen=True):
 class Collective(Struct, frozen=True):
     """One collective. `name` is its purpose.
 
-    `needed`: the compute after it that waits for its result, 0 being the next; null: only the end of the step does.
-    Without overlap every call is waited for at once.
+    `needed`: how many compute items later the result is needed, 0 being the next; None: only at the end of the step.
+    Without overlap every call is waited for immediately.
     """
 
     name: str
@@ -189,13 +186,13 @@ StepPlan = tuple[Item, ...]
 
 
 def step(strategy: Strategy, model: Model) -> StepPlan:
-    """Return what one rank does in one step."""
+    """Return the items of one rank's step."""
     passes = {"ddp": _ddp, "fsdp": _sharded, "tp": _tensor}
     return tuple(passes[strategy](model))
 
 
 def buckets(model: Model) -> tuple[int, ...]:
-    """Return the bytes of DDP's buckets in the order in which backward fills them: a small one, then full ones."""
+    """Return the sizes of DDP's buckets in the order in which backward fills them: a small one, then full ones."""
     left = model.params * model.dtype_bytes
     first = min(left, DDP_FIRST_BUCKET_BYTES)
     found, left = [first], left - first
@@ -251,7 +248,7 @@ def _tensor(model: Model) -> Iterator[Item]:
 
 
 def memory_bytes(strategy: Strategy, model: Model) -> int:
-    """Return what a rank of the replay must allocate: two buffers of its largest call, not the model."""
+    """Return the bytes that a rank of the replay allocates: two buffers of its largest call, not the model."""
     return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Collective))
 
 
@@ -260,9 +257,7 @@ TimeOf = Callable[[Collective], float]
 
 
 class Predicted(Struct, frozen=True):
-    """Seconds of a step: `compute_s` of it is work, `calls_s` the sum of all calls by themselves, `exposed_s` the part
-    that is not hidden.
-    """
+    """Seconds of a step: `compute_s` of it is compute; `calls_s` is the sum of all calls by themselves."""
 
     step_s: float
     compute_s: float
@@ -270,14 +265,14 @@ class Predicted(Struct, frozen=True):
 
     @property
     def efficiency(self) -> float:
-        """Return the efficiency relative to a single rank: 1 is no communication, or all of it hidden."""
+        """Return the efficiency relative to a single rank: 1 means that communication is absent or fully hidden."""
         return self.compute_s / self.step_s if self.step_s else 1.0
 
 
 def predict(items: StepPlan, compute_s: float, time_of: TimeOf, overlap: bool = True) -> Predicted:
-    """Return the time of one step: calls start in order, one after the other, each once the rank reaches it.
+    """Predict the time of one step: calls run in order, one at a time, each once the rank reaches it.
 
-    With `overlap` compute goes on during a call until its result is needed; without, every call is waited for.
+    With `overlap`, compute continues during a call until its result is needed; without, every call is waited for.
     """
     now = network_free = calls_s = 0.0
     pending: list[tuple[int, float]] = []
@@ -300,7 +295,7 @@ def predict(items: StepPlan, compute_s: float, time_of: TimeOf, overlap: bool = 
 
 
 def needed_at(items: StepPlan, place: int) -> int:
-    """Return the index in `items` at which the result of the call at `place` is needed; their number: at the end."""
+    """Return the index in `items` at which the result of the call at `place` is needed; ``len(items)``: at the end."""
     call = items[place]
     computes = [later for later in range(place + 1, len(items)) if isinstance(items[later], Compute)]
     if not isinstance(call, Collective) or call.needed is None or call.needed >= len(computes):
@@ -309,7 +304,7 @@ def needed_at(items: StepPlan, place: int) -> int:
 
 
 class Rung(Struct, frozen=True):
-    """The ranks of each group; groups work at the same time, as they would in a job."""
+    """The ranks of each group; groups run at the same time, as they would in a job."""
 
     name: RungName
     groups: tuple[tuple[int, ...], ...]
@@ -320,9 +315,9 @@ class Rung(Struct, frozen=True):
 
 
 def plan(hosts: Sequence[str], *, pairs: bool) -> tuple[Rung, ...]:
-    """Return the rungs of ranks on `hosts`, from one rank to all; none that holds as many ranks as the one below.
+    """Return the rungs of ranks on `hosts`, from one rank to all, without those as large as the one below.
 
-    `pairs`: with a rung of two ranks each, for a backend without GPUs, whose nodes are only as wide as they were
+    `pairs`: add a rung of two ranks each, for a backend without GPUs, whose nodes are only as wide as they were
     started.
     """
     nodes = grouped((host, rank) for rank, host in enumerate(hosts))
@@ -342,9 +337,9 @@ def plan(hosts: Sequence[str], *, pairs: bool) -> tuple[Rung, ...]:
 
 
 def climbed(rows: Sequence[LadderRow], bands: Sequence[Band]) -> tuple[LadderRow, ...]:
-    """Return `rows` with speed-up, efficiency and verdict: what follows from them, and from `bands` of one node."""
+    """Add speed-up, efficiency and verdict to `rows`, from the rows themselves and from `bands` of one node."""
     alone = next((row for row in rows if row.rung == "rank"), None)
-    return tuple(_judged(_compared(row, alone), bands) for row in rows)
+    return tuple(_judge(_compared(row, alone), bands) for row in rows)
 
 
 def _compared(row: LadderRow, alone: LadderRow | None) -> LadderRow:
@@ -357,8 +352,8 @@ def _compared(row: LadderRow, alone: LadderRow | None) -> LadderRow:
     return replace(row, speedup=row.ranks * efficiency, efficiency=efficiency, interval=interval)
 
 
-def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
-    """Judge a node's all_reduce by what a node of so many ranks reaches; that of the job is judged as a row is."""
+def _judge(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
+    """Judge a node's all_reduce by the expectation for this many ranks; the job's is judged as an ordinary row."""
     found = next(_node_bands(row, bands), None)
     usual, best = row.busbw_GBps, row.best_GBps
     if found is None or usual is None or best is None:

@@ -1,7 +1,7 @@
-"""What a value type is: a frozen Struct of msgspec, how one is changed and written out, and how values are grouped.
+"""Value types: frozen msgspec Structs, how to change and write them, and how to group values.
 
-Not a dataclass: those are made by compiling source text, half a millisecond each at every start; a Struct takes a
-fiftieth of that, and is made, compared and written as JSON without Python code.
+Not dataclasses: those compile source text, half a millisecond each at every start. A Struct takes a fiftieth of that,
+and is created, compared and written as JSON without Python code.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 def asdict(value: Struct) -> dict[str, Any]:
-    """Return the fields of `value` by name, and those of every value in it: dictionaries, tuples, numbers and texts."""
+    """Convert `value` and all nested values to dictionaries, tuples, numbers and texts."""
     written: dict[str, Any] = to_builtins(value)
     return written
 
@@ -26,12 +26,12 @@ class Result(Struct, frozen=True):
     """A value that :mod:`ncclprobe.api` returns."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as dictionaries, lists, numbers and texts."""
+        """Convert it to dictionaries, lists, numbers and texts."""
         return asdict(self)
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key, the keys in order of first appearance."""
+    """Group values by key, in order of first appearance."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
@@ -39,8 +39,8 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 class Same(Generic[V]):
-    """A value as the key of a cache: equal only to itself, because comparing millions of parts would cost more than it
-    saves.
+    """A value as a cache key, equal only to itself: comparing millions of parts would cost more than the
+    cache saves.
     """
 
     __slots__ = ("value",)
@@ -49,9 +49,7 @@ class Same(Generic[V]):
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both hold one object."""
         return isinstance(other, Same) and self.value is other.value
 
     def __hash__(self) -> int:
-        """Return the identity."""
         return id(self.value)
