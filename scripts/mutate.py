@@ -20,14 +20,15 @@ import itertools
 import json
 import os
 import random
-import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,9 +48,9 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAR_S = 60.0
+NEAR_S = 40.0
 """How long the tests of a fault may take together, as they took when they were recorded."""
-DEADLINE_S, RECORD_S = 400.0, 7200.0
+DEADLINE_S, RECORD_S = 200.0, 7200.0
 TOUCHED = ROOT / ".venv" / "touched.jsonl"
 
 
@@ -81,10 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
-        touched = recorded(copy)
-        for fault in faults:
-            outcomes.append((fault, outcome(copy, fault, near_tests(fault, touched))))
-            print(f"{outcomes[-1][1]:9} {described(fault)}", flush=True)
+        touched, warm = recorded(copy), Warm(copy, ["tests"])
+        try:
+            for fault in faults:
+                outcomes.append((fault, outcome(copy, warm, fault, near_tests(fault, touched))))
+                print(f"{outcomes[-1][1]:9} {described(fault)}", flush=True)
+        finally:
+            warm.close()
     print("\n".join(summary(outcomes)))
     return 0
 
@@ -184,8 +188,9 @@ def recorded(copy: Path) -> dict[str, Touched]:
     if stale:
         print(f"recording what {len(stale)} test files call", flush=True)
         target = copy / "touched.jsonl"
-        tested(copy, stale, {"TOUCHED_RECORD": str(target)}, RECORD_S)
-        new = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+        code = run(pytest_in(copy, {"TOUCHED_RECORD": str(target)}, stale), deadline_s=RECORD_S, sink=len)
+        rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+        new = [each for each in rows if each["tests"] or code != 2]  # 2: it was interrupted
         lines += [json.dumps({**each, "text": files[each["file"]]}) for each in new]
         TOUCHED.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return dict(map(parsed, lines))
@@ -268,60 +273,77 @@ def changed(fault: Fault) -> set[str]:
     return functions
 
 
-def outcome(copy: Path, fault: Fault, near: Sequence[str]) -> str:
-    """Plant a fault, run its near tests, and take it out: ``caught``, ``survived``, ``timed out`` or ``unsure``.
+class Warm:
+    """A process that has collected tests of a copy, and plays a fault in a fork of it."""
 
-    ``unsure``: the test that failed also fails without the fault, as where the machine is busy.
+    def __init__(self, copy: Path, files: Iterable[str]) -> None:
+        """Start it, and wait until it has collected the tests."""
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        given = {"TOUCHED_SERVE": f"{requests},{answers}", "PYTHONDONTWRITEBYTECODE": "1"}
+        null, fds = subprocess.DEVNULL, (requests, answers)
+        command = pytest_in(copy, given, files)
+        self._process = subprocess.Popen(command, stdout=null, stderr=null, pass_fds=fds, start_new_session=True)
+        os.close(requests)
+        os.close(answers)
+        self(Path(), "", [])
+
+    def __call__(self, path: Path, whole: str, tests: Sequence[str]) -> tuple[str, str]:
+        """Return the first test that fails with what it said; or `timed out`, `cold`, or nothing.
+
+        `whole`: the text without its fault of a file that was collected without it; else empty.
+        """
+        request = {"path": str(path), "whole": whole, "tests": tests, "seconds": DEADLINE_S}
+        line = f"{json.dumps(request)}\n".encode()
+        while line:
+            line = line[os.write(self._requests, line) :]
+        while not line.endswith(b"\n"):
+            ready = select.select([self._answers], [], [], 2 * DEADLINE_S)[0]
+            if not ready or not (part := os.read(self._answers, 65536)):
+                return "timed out", "pytest ended before it had played the tests of a fault"
+            line += part
+        failed, said = json.loads(line)
+        return failed, said
+
+    def close(self) -> None:
+        """End it."""
+        for each in (self._requests, self._answers):
+            os.close(each)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(DEADLINE_S)
+
+
+def outcome(copy: Path, warm: Warm, fault: Fault, near: Sequence[str]) -> str:
+    """Play a fault's near tests: ``caught``, ``survived``, ``timed out`` or ``unsure``.
+
+    What shows only if the file is imported with the fault is played by a new process. ``unsure``: the test that failed
+    also fails without the fault, as where the machine is busy.
     """
     target = copy / fault.path
     whole, times = target.read_bytes(), (target.stat().st_atime, target.stat().st_mtime)
     target.write_bytes(whole[: fault.begin] + fault.new.encode() + whole[fault.end :])
     try:
-        code, said = played(copy, near)
-    except subprocess.TimeoutExpired:
-        return "timed out"
+        failed, said = warm(fault.path, whole.decode(), near)
+        if failed == "cold":
+            new = Warm(copy, dict.fromkeys(test.partition("::")[0] for test in near))
+            failed, said = new(fault.path, "", near)
+            new.close()
     finally:
         target.write_bytes(whole)
         os.utime(target, times)  # as its bytecode has it
-    if code in (0, 5):
-        return "survived"
-    if "Timeout (>" in said:
+    if failed == "timed out" or "Timeout (>" in said:
         return "timed out"
-    failed = [
-        test for test in near if re.search(rf"^(?:FAILED|ERROR) {re.escape(test)}(?: - .*)?$", said, re.MULTILINE)
-    ]
-    failed = failed or [test for test in near[:3] if "ERROR tests/" in said]  # a file that cannot be collected
-    try:
-        return "caught" if failed and played(copy, failed)[0] == 0 else "unsure"
-    except subprocess.TimeoutExpired:
-        return "unsure"
+    if not failed:
+        return "survived"
+    return "unsure" if warm(fault.path, "", [failed])[0] else "caught"
 
 
-def played(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Run tests in their order up to the first failure. Bytecode is of files without a fault: none is written."""
-    extra = {"TOUCHED_TESTS": str(copy / "tests.txt"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return tested(copy, tests, extra, DEADLINE_S)
-
-
-def tested(copy: Path, tests: Sequence[str], extra: Mapping[str, str], deadline_s: float) -> tuple[int, str]:
-    """Run tests up to the first failure, or record files; return exit code and output. Raises TimeoutExpired."""
-    (copy / "tests.txt").write_text("\n".join(tests), encoding="utf-8")
-    own = {"PYTHONPATH": str(ROOT / "scripts"), "PYTHONPYCACHEPREFIX": str(copy / ".bytecode"), **extra}
-    pytest = [
-        "env",
-        "-C",
-        str(copy),
-        *(f"{name}={value}" for name, value in own.items()),
-        sys.executable,
-        "-m",
-        "pytest",
-    ]
-    pytest += ["-q", "-p", "touched", "-p", "no:cacheprovider", "--assert=plain", "--tb=line", "-m"]
-    pytest += ["not slow or every_time", *(["-x"] if "TOUCHED_TESTS" in extra else [])]
-    chunks: list[bytes] = []
-    files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    code = run([*pytest, *files], deadline_s=deadline_s, sink=chunks.append)
-    return code, b"".join(chunks).decode(errors="replace")
+def pytest_in(copy: Path, given: Mapping[str, str], files: Iterable[str]) -> list[str]:
+    """Return the command that starts pytest in a copy with our plugin and these variables."""
+    own = {"PYTHONPATH": f"{ROOT}/scripts", "PYTHONPYCACHEPREFIX": f"{copy}/.bytecode", **given}
+    command = ["env", "-C", str(copy), *(f"{name}={value}" for name, value in own.items()), sys.executable]
+    command += ["-m", "pytest", "-q", "-p", "touched", "-p", "no:cacheprovider", "--assert=plain"]
+    return [*command, "-m", "not slow or every_time", *files]
 
 
 def is_called_as(test: Path, name: str) -> bool:

@@ -10,6 +10,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
 
 import mutate
+from child import run
 
 from tests.each_row import some
 
@@ -77,20 +78,36 @@ def test_near_tests_call_what_is_changed_or_use_its_constant_and_the_nearest_com
     assert near == {"70": ["constant"], "80": ["near", "slow"]}
 
 
-def test_the_record_names_the_functions_that_a_test_calls_and_skips_a_test_that_fails(tmp_path: Path) -> None:
+MODULE = "def f():\n    return [g() for _ in 'a']\n\ndef g():\n    return 70\n\ndef h(most=80):\n    return most + 90\n"
+TESTS = """
+from ncclprobe.one import f, g, h
+G = g()
+def test_f(): assert f() == [70]
+def test_wrong(): assert f() == 71
+def test_h(): assert h(1) > 10
+def test_most(): assert h() == 170
+"""
+
+
+def test_what_each_test_calls_is_recorded_and_a_fault_is_played_with_what_was_collected_before_or_anew(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "ncclprobe").mkdir()
     (tmp_path / "ncclprobe" / "__init__.py").touch()
-    (tmp_path / "ncclprobe" / "one.py").write_text(
-        "def f():\n    return [g() for _ in 'a']\n\ndef g():\n    return 7\n"
-    )
-    text = (
-        "from ncclprobe.one import f, g\nG = g()\ndef test_f(): assert f() == [7]\ndef test_wrong(): assert f() == 8\n"
-    )
-    (tmp_path / "test_one.py").write_text(text)
-    code, said = mutate.tested(tmp_path, ["test_one.py"], {"TOUCHED_RECORD": str(tmp_path / "record")}, 60.0)
-    row = {**json.loads((tmp_path / "record").read_text()), "text": ""}
-    _, touched = mutate.parsed(json.dumps(row))
-    assert (code, "ncclprobe/one.py:g" in touched.collected) == (1, True), said
-    assert [(test, called) for test, _, called in touched.tests] == [
-        ("test_one.py::test_f", {"ncclprobe/one.py:f", "ncclprobe/one.py:g"})
-    ]
+    (tmp_path / "ncclprobe" / "one.py").write_text(MODULE)
+    (tmp_path / "test_one.py").write_text(TESTS)
+    run(mutate.pytest_in(tmp_path, {"TOUCHED_RECORD": f"{tmp_path}/record"}, ["test_one.py"]), deadline_s=60, sink=len)
+    _, touched = mutate.parsed(json.dumps({**json.loads((tmp_path / "record").read_text()), "text": ""}))
+    assert "ncclprobe/one.py:g" in touched.collected
+    calls = {test.partition("::")[2]: sorted(name[-1] for name in called) for test, _, called in touched.tests}
+    assert calls == {"test_f": ["f", "g"], "test_h": ["h"], "test_most": ["h"]}
+    warm = mutate.Warm(tmp_path, ["test_one.py"])
+    rows = [("70", "f", "caught"), ("80", "most", "caught"), ("90", "most", "caught"), ("90", "h", "survived")]
+    rows += [("90", "wrong", "unsure")]
+    found = []
+    for old, test, _ in rows:
+        at = MODULE.index(old)
+        fault = mutate.Fault(Path("ncclprobe/one.py"), 0, at, at + 2, old, f"{old} + 1")
+        found.append((old, test, mutate.outcome(tmp_path, warm, fault, [f"test_one.py::test_{test}"])))
+    warm.close()
+    assert found == rows
