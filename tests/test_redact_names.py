@@ -68,29 +68,6 @@ def test_a_name_is_the_same_wherever_it_stands(redacted: str) -> None:
     assert re.fullmatch(r"(host-[0-9a-f]{10}\.){3}net", env["PBS_JOBID"])
 
 
-@each_row(
-    "text",
-    [
-        "mlx5_0:1 and mlx5_bond_0 on enp65s0f0np0, ib0, eth1.100, bond0 and rdmap16s27",
-        "NVIDIA H100 80GB HBM3, NVIDIA GB200 NVL72, Tesla V100-SXM2-32GB, NVIDIA A100-SXM4-80GB",
-        "NCCL 2.21.5+cu124, driver 550.54.15, CUDA 12.4, torch 2.7.1+cu128, kernel 6.8.0-1021-aws",
-        "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5 and /usr/local/cuda-12.4/targets/x86_64-linux/lib",
-        "/opt/amazon/ofi-nccl/lib/libnccl-net.so, /opt/hpcx/nccl_rdma_sharp_plugin/lib, /usr/local/tcpx/lib64",
-        "/opt/conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
-        "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_4711/step_0/cpu.max and memory.max",
-        "NCCL_IB_HCA=mlx5_0:1,mlx5_1:1 NCCL_NET_PLUGIN=none NCCL_SOCKET_IFNAME=^lo,docker0",
-        "set it in /etc/security/limits.conf or /etc/nccl.conf; /etc/modprobe.d/nvidia.conf; /dev/shm; /tmp",
-        "a rate of 100 Gb/s, tp=8/dp=4, N/A, and/or, 3 of 8, 64 KiB at 0000:3b:00.0, Board ID MT_0000000838",
-        "the token of the run; password protected; secrets stay secret",
-        "HTTPSConnectionPool(host='huggingface.co', port=443) and https://login.microsoftonline.com/common",
-        "Unable to find image 'nvcr.io/nvidia/nemo:25.04.01' locally; docker login nvcr.io; https://pypi.org/simple",
-        "ssh-ed25519 and ecdsa-sha2-nistp256 keys; Node GUID: none; GPU0 NODE PIX, NODE PXB and NODE PHB",
-    ],
-)
-def test_what_every_site_has_stays_readable(text: str) -> None:
-    assert Redactor(KEY).text(text) == text
-
-
 def test_a_public_index_stays_beside_one_of_the_site() -> None:
     redacted = Redactor(KEY).text("Looking in indexes: https://pypi.org/simple, https://pypi.zorkcorp.io/simple")
     assert "https://pypi.org/simple, https://host-" in redacted
@@ -158,18 +135,6 @@ def test_logins_keys_and_mail_addresses_in_the_lines_of_a_log_are_hidden(text: s
     assert kept in redacted
     for secret in ("passw0rd", "passw.0rd", "jdoe", "acmecorp"):
         assert secret not in redacted.replace("git.acmecorp.example", "")
-
-
-@each_row(
-    "text",
-    [
-        "user@1000.service of user.slice, 10.0.0.0@o2ib:/lustre",
-        "signature of the function, an access key, the bearer of it, sk-learn",
-        "http://host:8080/a@b",
-    ],
-)
-def test_what_only_resembles_a_login_stays(text: str) -> None:
-    assert Redactor(KEY).text(text.replace("10.0.0.0", "fs")) == text.replace("10.0.0.0", "fs")
 
 
 def test_a_report_hides_a_plugin_and_a_project_too() -> None:

@@ -108,40 +108,6 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
 ISSUERS = sorted(secrets_of(0))
 WORD = re.compile(r"[A-Za-z]{3,}")
 SEEDS = range(5)
-KEPT = (
-    *(f"NCCL version 2.{minor}.{patch}+cuda{cuda}" for minor in (18, 21, 26, 29) for patch in (1, 5, 7)
-      for cuda in (12.2, 13.0)),
-    *(f"torch {major}.{minor}.0+cu{cuda}" for major in (2,) for minor in range(1, 14) for cuda in (118, 126, 130)),
-    *(f"driver {major}.{minor}.0{n}" for major in (470, 535, 550, 570, 580) for minor in (54, 86, 105, 124,
-      161) for n in (1, 5)),
-    *(f"NVIDIA {name}" for name in ("H100 80GB HBM3", "A100-SXM4-80GB", "GB200", "B200", "H200 NVL", "L40S",
-      "A10G", "Tesla V100-SXM2-32GB")),
-    *(f"NCCL_{name}" for name in ("IB_HCA=mlx5_0,mlx5_1:1", "SOCKET_IFNAME=^lo,docker0", "ALGO=Ring", "P2P_LEVEL=PIX",
-      "IB_TIMEOUT=22", "DEBUG_SUBSYS=INIT,NET", "NET_GDR_LEVEL=SYS", "BUFFSIZE=8388608",
-      "TOPO_FILE=/etc/nccl/topo.xml",
-      "NVLS_ENABLE=0", "CROSS_NIC=2", "IB_TC=106", "NCHANNELS_PER_NET_PEER=4")),
-    *(f"/sys/class/infiniband/mlx5_{n}/ports/1/state" for n in range(8)), *(f"0000:{n:02x}:00.0" for n in range(16,
-      40)),
-    *(f"{name}(ncclComm*, int, char const*)" for name in ("ncclTransportP2pSetup", "ncclParamP2pPerChannelNetBw",
-      "c10d::ProcessGroupNCCL::initNCCLComm", "_ZN4c10d16ProcessGroupNCCL8initNCCLEv",
-      "ncclDevKernel_AllReduce_Sum_f32_RING_LL")),
-    *(f"{name}" for name in ("Standard_ND96isr_H100_v5", "p5.48xlarge", "a3-highgpu-8g", "BM.GPU.H100.8",
-      "enP5p1s0f0", "libnccl.so.2.29.7",
-      "libcudart.so.13", "python3.11", "Linux 6.8.0-1021-aws x86_64", "glibc 2.39", "OFED-24.10-0.7.0",
-      "fw 28.43.2566", "CX-7 MT4129",
-      "sm_90", "sm_100",
-      "PCIe 5.0 x16", "NVLink 18 links at 26.562 GB/s", "CUDA_VISIBLE_DEVICES=0,1,2,3", "OMP_NUM_THREADS=1",
-      "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "UCX_TLS=rc,cuda_copy",
-      "FI_PROVIDER=efa",
-      "SLURM_NTASKS=16", "WORLD_SIZE=128", "MASTER_PORT=29500", "ulimit -l unlimited", "cgroup v2",
-      "kernel.numa_balancing=0")),
-    *("fail=0 pass=12 first_pass=3", "PASS: nothing wrong", "PWD is unset", "srun -N 8 --ntasks-per-node 8 -p gpu x",
-      "salloc -N 2", "torch.distributed.run", "module.encoder.net", "module.layer1.block.net", "self.host=args.host",
-      "host: CPU", "[train.py:4711] step 100", "[rank0:4711]", "[0]: [default0]:", "node-1 of 2, worker-0, rank 100",
-      "dgx-h100 and hgx-b200", "gpu0 gpu12", "on numa node10", "docs.nvidia.com/deeplearning", "github.com/NVIDIA/nccl",
-      "https://download.pytorch.org/whl", "pod network", "namespace of the pod", "kube-system", "user@1000.service",
-      "GID -1 (0/0)", "GID index 3", "localGid ::", "the key phrase: none", "sbatch job.sh -N 4"),
-)  # fmt: skip
 
 
 def survives(secret: str, text: str) -> bool:
@@ -170,14 +136,6 @@ def test_no_secret_survives_in_a_text(issuer: str, around: str) -> None:
 )
 def test_a_secret_is_taken_out_to_its_end(text: str, shown: str) -> None:
     assert Redactor("key").text(text) == shown
-
-
-def test_what_is_judged_survives() -> None:
-    assert len(KEPT) >= 200
-    redactor = Redactor("key")
-    changed = [text for text in KEPT if redactor.text(text) != text]
-    assert len(changed) <= 1, changed
-    assert len({*KEPT} - {*redactor.report(replace(SICK, notes=KEPT)).notes}) <= 1
 
 
 def test_a_host_that_free_text_tells_is_one_wherever_it_stands() -> None:
