@@ -229,3 +229,21 @@ def test_a_gate_asks_for_one_line_and_for_rows_that_were_judged(
 def test_what_only_judging_follows_is_refused_without_it(flag: str) -> None:
     with pytest.raises(UsageError, match="does not apply without --judge FILE"):
         main(["--machine", "dgx-h100", flag])
+
+
+def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tmp_path: Path) -> None:
+    log, page = Path(__file__).parent / "data/nccl_tests/all_reduce.txt", tmp_path / "page.html"
+    code = expect.main(("--judge", str(log), "--machine", "dgx-h100", "--html", str(page)))
+    text = page.read_text()
+    shown = [text.count(each) for each in ("<circle", 'class="band', "1 of 3 measured rows fail", "exit code 4")]
+    assert code == 4
+    assert shown[0] >= 4  # two pictures of three rows, and the one that fails is a cross
+    assert all(shown), shown
+    assert "0 nodes" not in text
+    assert expect.main(("--machine", "dgx-h100", "--html", str(page))) == 0
+    text = page.read_text()
+    assert "Expected of DGX H100, 8 ranks" in text
+    assert "Nothing was measured" in text
+    assert text.count("<svg") == 2
+    assert 'class="band' in text
+    assert text.count("<tr>") > 12

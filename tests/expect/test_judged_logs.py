@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,26 +73,22 @@ def statuses(told: Mapping[str, Any]) -> set[str]:
 FAST, SLOW = (300, 400, 440, 450, 455), (50, 60, 88, 89, 89)
 
 
+@each_row(
+    ("log", "more"),
+    [
+        (text(FAST, 16, program="[node-a] running a test", listed=(7, 15)), ()),
+        (text(FAST, 16, program="", listed=()), ("--machine", "HGX H200", "--nodes", "2")),
+        (text(FAST, 16, program="$ mpirun -np 16 ./allreduce_perf -b 256M", listed=(0, 1, 15)), ()),
+        (text(FAST, 16, program="AllReduce_perf", listed=(0, 15)), ()),
+    ],
+    ids=["two of sixteen ranks", "no rank, no program", "a program without hyphen", "a program in capitals"],
+)
 def test_operation_and_ranks_are_found_however_little_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: str, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ends = {"program": "[node-a] running a test", "listed": (7, 15)}
-    cases = {
-        "two of sixteen ranks": text(FAST, 16, **ends),
-        "no rank, no program": text(FAST, 16, program="", listed=()),
-        "a program without hyphen": text(
-            FAST, 16, program="$ mpirun -np 16 ./allreduce_perf -b 256M", listed=(0, 1, 15)
-        ),
-        "a program in capitals": text(FAST, 16, program="AllReduce_perf", listed=(0, 15)),
-    }
-    bad = []
-    for name, log in cases.items():
-        more = ("--machine", "HGX H200", "--nodes", "2") if "no rank" in name else ()
-        told = judged(tmp_path, capsys, log, *more)
-        found = {(row["op"], row["ranks"], row["nodes"]) for row in told["rows"]}
-        if found != {("all_reduce", 16, 2)} or statuses(told) != {"pass"}:
-            bad.append((name, found, statuses(told)))
-    assert not bad
+    told = judged(tmp_path, capsys, log, *more)
+    assert {(row["op"], row["ranks"], row["nodes"]) for row in told["rows"]} == {("all_reduce", 16, 2)}
+    assert statuses(told) == {"pass"}
 
 
 def test_a_gather_and_an_alltoall_are_told_apart_by_what_was_verified_or_by_the_user(
@@ -112,55 +108,56 @@ def test_a_gather_and_an_alltoall_are_told_apart_by_what_was_verified_or_by_the_
     assert "all_gather or all_to_all: give --op all_gather" in told["rows"][0]["why"]
 
 
-def test_marks_colours_and_line_ends_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = text(FAST, 16)
-    marks = {
-        "mpirun": lambda n, line: f"[1,{n % 16}]<stdout>:{line}",
-        "srun": lambda n, line: f" {n % 16}: {line}",
-        "kubectl": lambda n, line: f"[pod/nccl-test-launcher-x7/mpi] {line}",
-        "kubelet": lambda n, line: f"2026-03-0{1 + n % 9}T10:00:00.123456789Z stdout F {line}",
-        "compose": lambda n, line: f"nccl-1  | {line}",
-        "kubectl and mpirun": lambda n, line: f"[pod/a/mpi] [1,0]<stdout>: {line}",
-        "Ray and mpirun": lambda n, line: f"(head, rank=0, pid=3808) [1,0]<stdout>:{line}",
-        "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m",
-        "DOS": lambda n, line: line + "\r",
-        "a heading of each comment": lambda n, line: line.lstrip("#"),
-        "Open MPI 5": lambda n, line: f"[prterun-n0-71@1,0]<stdout>: {line}",
-        "Python's logging": lambda n, line: f"2026-11-02 10:11:{n:02},345 - INFO - {line}",
-        "syslog": lambda n, line: f"Nov  2 10:11:{n:02} n0 nccl[123]: {line}",
-        "numbered lines": lambda n, line: f"{n:4} {line}",
-        "CSV": lambda n, line: ",".join(line.split()) if line[:1] != "#" or " size " in line else line,
-        "a table of Markdown": lambda n, line: (
-            "| " + " | ".join(line.split()) + " |" if line[:1] != "#" or " size " in line else line
-        ),
-        "decimal commas": lambda n, line: line.replace(".", ",") if line[:1] == " " else line,
-    }
-    bad = []
-    for name, mark in marks.items():
-        log = "\n".join(mark(n, line) for n, line in enumerate(plain.splitlines()))
-        told = judged(tmp_path, capsys, log)
-        if told["headline"] != "10 rows measured, 10 judged: 10 pass":
-            bad.append((name, told["headline"]))
-    assert not bad
+MARKS: dict[str, Callable[[int, str], str]] = {
+    "mpirun": lambda n, line: f"[1,{n % 16}]<stdout>:{line}",
+    "srun": lambda n, line: f" {n % 16}: {line}",
+    "kubectl": lambda n, line: f"[pod/nccl-test-launcher-x7/mpi] {line}",
+    "kubelet": lambda n, line: f"2026-03-0{1 + n % 9}T10:00:00.123456789Z stdout F {line}",
+    "compose": lambda n, line: f"nccl-1  | {line}",
+    "kubectl and mpirun": lambda n, line: f"[pod/a/mpi] [1,0]<stdout>: {line}",
+    "Ray and mpirun": lambda n, line: f"(head, rank=0, pid=3808) [1,0]<stdout>:{line}",
+    "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m",
+    "DOS": lambda n, line: line + "\r",
+    "a heading of each comment": lambda n, line: line.lstrip("#"),
+    "Open MPI 5": lambda n, line: f"[prterun-n0-71@1,0]<stdout>: {line}",
+    "Python's logging": lambda n, line: f"2026-11-02 10:11:{n:02},345 - INFO - {line}",
+    "syslog": lambda n, line: f"Nov  2 10:11:{n:02} n0 nccl[123]: {line}",
+    "numbered lines": lambda n, line: f"{n:4} {line}",
+    "CSV": lambda n, line: ",".join(line.split()) if line[:1] != "#" or " size " in line else line,
+    "a table of Markdown": lambda n, line: (
+        "| " + " | ".join(line.split()) + " |" if line[:1] != "#" or " size " in line else line
+    ),
+    "decimal commas": lambda n, line: line.replace(".", ",") if line[:1] == " " else line,
+}
 
 
-def test_a_table_is_read_however_it_was_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = text(FAST, 16).splitlines()
-    wrapped = [line[at : at + 50] for line in lines for at in range(0, len(line), 50)]
-    pasted = {
-        "wrapped by a terminal": wrapped,
-        "wrapped, without what ends in blanks": [line.rstrip() for line in wrapped],
-        "with NCCL's lines inside rows": [
-            part for line in lines for part in ([line[:48], NCCL_LINE, line[48:]] if line[:1] == " " else [line])
-        ],
-        "without the header": [line for line in lines if line != HEADER],
-    }
-    bad = {}
-    for name, log in pasted.items():
-        told = judged(tmp_path, capsys, "\n".join(log), "--machine", "HGX H200", "--nodes", "2")
-        if told["headline"] != "10 rows measured, 10 judged: 10 pass":
-            bad[name] = told["headline"]
-    assert not bad
+@each_row("mark", MARKS.values(), ids=MARKS)
+def test_marks_colours_and_line_ends_change_nothing(
+    mark: Callable[[int, str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = "\n".join(mark(n, line) for n, line in enumerate(text(FAST, 16).splitlines()))
+    assert judged(tmp_path, capsys, log)["headline"] == "10 rows measured, 10 judged: 10 pass"
+
+
+LINES = text(FAST, 16).splitlines()
+WRAPPED = [line[at : at + 50] for line in LINES for at in range(0, len(line), 50)]
+
+
+@each_row(
+    "lines",
+    [
+        WRAPPED,
+        [line.rstrip() for line in WRAPPED],
+        [part for line in LINES for part in ([line[:48], NCCL_LINE, line[48:]] if line[:1] == " " else [line])],
+        [line for line in LINES if line != HEADER],
+    ],
+    ids=["wrapped", "wrapped, without what ends in blanks", "with NCCL's lines inside rows", "without the header"],
+)
+def test_a_table_is_read_however_it_was_pasted(
+    lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = judged(tmp_path, capsys, "\n".join(lines), "--machine", "HGX H200", "--nodes", "2")
+    assert told["headline"] == "10 rows measured, 10 judged: 10 pass"
 
 
 def test_rows_alone_are_shown_and_not_judged_until_a_machine_is_named(
@@ -389,18 +386,15 @@ SETTINGS = {
 }
 
 
+@each_row(("above", "is_set"), SETTINGS.items())
 def test_settings_in_a_log_pass_its_rows_and_are_a_finding_by_their_cost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    above: str, is_set: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    box, bad = ("--machine", "1 x L40S, 1 NIC x 200 Gb/s roce"), []
-    for above, set_ in SETTINGS.items():
-        told = judged(tmp_path, capsys, text((7.8, 8, 8.1, 8.1, 8.1), 2, L40S, each=1, above=above), *box)
-        found = [each["message"] for each in told["findings"] if each["severity"] == "fail"]
-        if set_ != (statuses(told) == {"pass"}) or set_ != bool(found) or told["exit_code"] != 4:
-            bad.append((above, told["headline"], found))
-        if set_ and "NCCL_IB_DISABLE=1 in this log costs 65% of all_reduce at 1 GiB" not in found[0]:
-            bad.append((above, found[0]))
-    assert not bad
+    log = text((7.8, 8, 8.1, 8.1, 8.1), 2, L40S, each=1, above=above)
+    told = judged(tmp_path, capsys, log, "--machine", "1 x L40S, 1 NIC x 200 Gb/s roce")
+    found = [each["message"] for each in told["findings"] if each["severity"] == "fail"]
+    assert (statuses(told) == {"pass"}, bool(found), told["exit_code"]) == (is_set, is_set, 4)
+    assert not is_set or "NCCL_IB_DISABLE=1 in this log costs 65% of all_reduce at 1 GiB" in found[0]
 
 
 def test_a_setting_of_one_run_is_not_one_of_the_next_and_an_export_is(
@@ -441,16 +435,13 @@ SWEEPS = {
 }
 
 
+@each_row(("rates", "words"), SWEEPS.items())
 def test_dips_falls_and_jumps_are_named_and_a_smooth_sweep_has_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rates: tuple[float, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = []
-    for rates, words in SWEEPS.items():
-        told = judged(tmp_path, capsys, text(rates, 16, "NVIDIA H100 NVL"))
-        found = [each["message"] for each in told["findings"]]
-        if len(found) != (2 if words else 0) or (words and words not in found[0]):
-            bad.append((rates, found))
-    assert not bad
+    found = [each["message"] for each in judged(tmp_path, capsys, text(rates, 16, "NVIDIA H100 NVL"))["findings"]]
+    assert len(found) == (2 if words else 0)
+    assert not words or words in found[0]
 
 
 def test_a_placement_that_drops_less_is_a_note_if_the_other_does_not(
@@ -587,24 +578,6 @@ def test_a_board_of_h800_is_held_to_what_its_switches_reach_and_a_host_path_to_w
     told = judged(tmp_path, capsys, text((9.2, 9.4, 9.5, 9.6, 9.6), 4, L40S, each=2), "--machine", box)
     assert statuses(told) == {"unjudged"}
     assert "through host memory in a node" in told["rows"][-1]["why"]
-
-
-def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tmp_path: Path) -> None:
-    log, page = Path(__file__).parents[1] / "data/nccl_tests/all_reduce.txt", tmp_path / "page.html"
-    code = expect.main(("--judge", str(log), "--machine", "dgx-h100", "--html", str(page)))
-    text = page.read_text()
-    shown = [text.count(each) for each in ("<circle", 'class="band', "1 of 3 measured rows fail", "exit code 4")]
-    assert code == 4
-    assert shown[0] >= 4  # two pictures of three rows, and the one that fails is a cross
-    assert all(shown), shown
-    assert "0 nodes" not in text
-    assert expect.main(("--machine", "dgx-h100", "--html", str(page))) == 0
-    text = page.read_text()
-    assert "Expected of DGX H100, 8 ranks" in text
-    assert "Nothing was measured" in text
-    assert text.count("<svg") == 2
-    assert 'class="band' in text
-    assert text.count("<tr>") > 12
 
 
 @each_row(
