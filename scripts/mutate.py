@@ -50,6 +50,8 @@ SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
 NEAR_S = 40.0
 """How long the tests of a fault may take together, as they took when they were recorded."""
+HOLDING = ("tests/test_checks.py", "tests/test_command_values.py")
+"""What holds the values of every check and of whole commands notices most faults."""
 DEADLINE_S, RECORD_S = 200.0, 7200.0
 TOUCHED = ROOT / ".venv" / "touched.jsonl"
 
@@ -212,19 +214,20 @@ def digest(path: Path) -> str:
 def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
     """Return the tests that call what a fault changes, and those beside them, as many as `NEAR_S` allows.
 
-    First come those of a file called as the module, then those that were seen to call it, then the shortest. If none
-    was seen to, as another process may: those of files called as the module or its folder.
+    First come the tests of a file called as the module, then those that hold values, then those that were seen to call
+    it; of these the shortest. If none was, as another process may call it: those of files called as the module or its
+    folder.
     """
     functions, path = changed(fault), fault.path
     found = []
     for file, (_, collected, tests) in touched.items():
         at_all = collected & functions or any(called & functions for _, _, called in tests)
-        near = is_called_as(ROOT / file, path.stem)
+        rank = 0 if is_called_as(ROOT / file, path.stem) else 1 if file in HOLDING else 2
         for test, seconds, called in tests if at_all else ():
-            found.append((not near, not called & functions, seconds, test))
+            found.append((rank, not called & functions, seconds, test))
     for file, (_, _, tests) in touched.items() if not found else ():
         if is_called_as(ROOT / file, path.stem) or is_called_as(ROOT / file, path.parent.name):
-            found += [(False, False, seconds, test) for test, seconds, _ in tests]
+            found += [(0, False, seconds, test) for test, seconds, _ in tests]
     spent = itertools.accumulate(seconds for _, _, seconds, _ in sorted(found))
     return [test for (*_, test), until in zip(sorted(found), spent, strict=True) if until <= NEAR_S]
 
