@@ -215,8 +215,8 @@ def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
     """Return the tests that call what a fault changes, and those beside them, as many as `NEAR_S` allows.
 
     First come the tests of a file called as the module, then those that hold values, then those that were seen to call
-    it; of these the shortest. If none was, as another process may call it: those of files called as the module or its
-    folder.
+    it; of these the shortest. If none was, as another process may call it: those of files that share a word with the
+    module's name, or called as its folder.
     """
     functions, path = changed(fault), fault.path
     found = []
@@ -226,8 +226,9 @@ def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
         for test, seconds, called in tests if at_all else ():
             found.append((rank, not called & functions, seconds, test))
     for file, (_, _, tests) in touched.items() if not found else ():
-        if is_called_as(ROOT / file, path.stem) or is_called_as(ROOT / file, path.parent.name):
-            found += [(0, False, seconds, test) for test, seconds, _ in tests]
+        shared = len({*path.stem.split("_")} & {*Path(file).stem.split("_")})
+        if shared or is_called_as(ROOT / file, path.parent.name):
+            found += [(-shared, False, seconds, test) for test, seconds, _ in tests]
     spent = itertools.accumulate(seconds for _, _, seconds, _ in sorted(found))
     return [test for (*_, test), until in zip(sorted(found), spent, strict=True) if until <= NEAR_S]
 

@@ -98,6 +98,13 @@ def test_an_older_nccl_lacks_what_torch_calls() -> None:
     )
 
 
+def test_the_nccl_of_torchs_own_wheel_and_other_libraries_are_not_asked_for_their_functions() -> None:
+    few = {"symbols": {"defined": [], "undefined": ["ncclCommSplit"]}}
+    files = BASE | {CUDA: BASE[CUDA] | few, f"{WHEEL}/libnccl.so.2": few, "/rt/libcudart.so.12": few}
+    libraries = learned(Machine(files), Loader()).libraries
+    assert {each.name: each.lacks for each in libraries} == {"libcudart.so.12": (), "libnccl.so.2": ()}
+
+
 def test_a_plugin_gets_what_torch_has_mapped_and_says_what_it_lacks() -> None:
     files = BASE | {
         NET: {

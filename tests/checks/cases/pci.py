@@ -153,7 +153,10 @@ CASES = {
         ],
     ),
     "pci.link/nic-link": Cases(
-        bad=[("FAIL node: mlx5_0", *cards(nic(0, HALF)))],
+        bad=[
+            ("FAIL node: mlx5_0", *cards(nic(0, HALF))),
+            ("FAIL node: mlx5_0", *cards(nic(0, OLD_SLOT, 100.0), nic(1, FULL, 100.0))),
+        ],
         good=[
             cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
             cards(nic(0, FULL), nic(1, UNTOLD)),
