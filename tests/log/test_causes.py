@@ -16,9 +16,9 @@ RULES = {check.key: check.cause for check in CHECKS if check.cause}
 SIGNS = [sign for rule in RULES.values() for sign in rule.signs]
 
 
-def explained(**logs: str) -> tuple[Cause, ...]:
+def explained(ahead_s: dict[str, float] | None = None, **logs: str) -> tuple[Cause, ...]:
     log = read(((name, [text.encode()]) for name, text in logs.items()), SIGNS)
-    return causes(judge([], CHECKS, Job(), {JobLog: log}), RULES)
+    return causes(judge([], CHECKS, Job(), {JobLog: log}), RULES, ahead_s)
 
 
 NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"
@@ -87,6 +87,13 @@ def test_the_echo_of_a_fault_at_its_peer_is_no_cause_of_its_own() -> None:
     (found,) = explained(rank0=ECHO, rank4=ADDRESSES + PORT_DOWN)
     assert (found.code, found.ranks) == ("ib-link-error", (4,))
     assert [each.ranks for each in found.consequences] == [(0,)]
+
+
+def test_a_fault_that_is_later_by_a_clock_that_both_hosts_share_explains_nothing() -> None:
+    first, later = (f"[2026-11-22 10:{minute}:30] " for minute in ("00", "01"))
+    logs = {"rank0": first + ECHO, "rank4": ADDRESSES + later + PORT_DOWN}
+    rows = [(None, 1), ({"n1": 0.0}, 1), ({"n0": 0.0, "n1": 60.0}, 1), ({"n0": 0.0, "n1": 0.0}, 2)]
+    assert [(ahead_s, len(explained(ahead_s, **logs))) for ahead_s, _ in rows] == rows
 
 
 def test_the_order_of_the_logs_changes_no_cause() -> None:
