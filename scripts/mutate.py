@@ -50,6 +50,8 @@ SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
 NEAR_S = 40.0
 """How long the tests of a fault may take together, as they took when they were recorded."""
+NEAR_FILES = 16
+"""How many files are collected anew for a fault that shows only when its file is imported."""
 HOLDING = ("tests/test_checks.py", "tests/test_command_values.py")
 """What holds the values of every check and of whole commands notices most faults."""
 DEADLINE_S, RECORD_S = 200.0, 7200.0
@@ -329,8 +331,9 @@ def outcome(copy: Path, warm: Warm, fault: Fault, near: Sequence[str]) -> str:
     try:
         failed, said = warm(fault.path, whole.decode(), near)
         if failed == "cold":
-            new = Warm(copy, dict.fromkeys(test.partition("::")[0] for test in near))
-            failed, said = new(fault.path, "", near)
+            files = list(dict.fromkeys(test.partition("::")[0] for test in near))[:NEAR_FILES]
+            new = Warm(copy, files)
+            failed, said = new(fault.path, "", [test for test in near if test.partition("::")[0] in files])
             new.close()
     finally:
         target.write_bytes(whole)

@@ -156,7 +156,7 @@ def fields(value: object, name: str) -> Iterator[tuple[str, str]]:
 def builtin(value: object) -> object:
     """Return a value as JSON has it; what is no part of JSON by its text."""
     if isinstance(value, Struct):
-        return {name: builtin(getattr(value, name)) for name in type(value).__match_args__}
+        return {name: builtin(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(key): builtin(each) for key, each in value.items()}
     if isinstance(value, set | frozenset):

@@ -23,6 +23,7 @@ from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
 from ncclprobe.commands import accept, bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
+from ncclprobe.engine.doctor import rail_ways
 from ncclprobe.engine.judge import judge
 from ncclprobe.expect import assumed, copies, recognise
 from ncclprobe.expect.composed import composed
@@ -32,7 +33,7 @@ from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.facts.launcher import detect, half_given
-from ncclprobe.facts.reach import MeshListener
+from ncclprobe.facts.reach import MeshListener, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.suspects import localise_slowness
 from ncclprobe.localise.slow_ranks import localise
@@ -109,8 +110,10 @@ def _rails_inputs() -> Rows:
     """Runs over the ports of made-up fleets: what node 0 orders, and what the checks make of the answers."""
     for name, world in _WORLDS.items():
         nodes = fake_rails.FakeNodes(world)
-        found = fake_rails.verdicts(fake_rails.played(world, nodes))
+        seen = fake_rails.played(world, nodes)
+        found = fake_rails.verdicts(seen)
         yield name, ([each for each in found.values() if each.findings or each.why], nodes.waves)
+        yield f"{name}, each way", rail_ways([Snapshot(node, {Rails: each}) for node, each in seen.items()])
     for nodes, count, rate in ((2, 1, None), (3, 8, 400.0), (16, 8, 400.0), (65, 4, 200.0), (300, 8, 3200.0)):
         size = rails.plan_rails(nodes, count, rate, rails.Budget(), cross=count > 1)
         yield (
