@@ -1,9 +1,9 @@
-"""Measures how fast a file system reads: in the child of path_child.py, bounded in bytes and seconds.
+"""Measure how fast a file system reads: in the child of path_child.py, bounded in bytes and seconds.
 
-What is read are the user's files below the path; each turn begins at another place. Just before, the kernel is asked to
-drop their pages from this node's memory (posix_fadvise(2), POSIX_FADV_DONTNEED), and mincore(2) reports how many
-stayed. Since Linux 5.2 mincore calls all pages of a file resident that the caller neither owns nor may write: for
-those the share is unknown.
+Reads the user's files below the path; each turn begins at another place. Just before, the kernel is asked to drop their
+pages from this node's memory (posix_fadvise(2), POSIX_FADV_DONTNEED), and mincore(2) reports how many stayed. Since
+Linux 5.2 mincore reports all pages of a file as resident if the caller neither owns nor may write it: for those the
+share is unknown.
 """
 
 import ctypes
@@ -21,9 +21,9 @@ from ncclprobe.model.values import Struct
 
 _BLOCK = 1 << 20
 _TURNS, _TURN_BYTES, _TURN_S = 3, 64 << 20, 0.4
-"""The best turn counts: a busy processor makes a node look slow for once."""
+"""The best turn counts: a busy processor may slow a node down once."""
 _FILES, _WALKED, _DEPTH = 64, 4096, 8
-"""Files that are read, entries that are looked at to find them, and folders below each other."""
+"""Files that are read, entries that are visited to find them, and nesting of folders."""
 _PAGE = mmap.PAGESIZE
 
 _Files = Sequence[tuple[int, int]]
@@ -40,17 +40,17 @@ class _Extent(Struct, frozen=True):
 
 def rate(path: str) -> dict[str, Any]:
     """Read the files below `path` in order for about a second, and return the best turn."""
-    sized = _sized(path)
+    sized = _find_files(path)
     total = sum(size for _, size in sized)
     if total < _BLOCK:
         return {"why": f"the files there contain only {total} bytes: too few to measure reads"}
-    with _opened(sized) as files:
+    with _open_files(sized) as files:
         turns = [_turn(files, total) for _ in range(_TURNS)]
     return max(turns, key=lambda turn: turn["nbytes"] / turn["seconds"])
 
 
-def _sized(path: str) -> list[tuple[str, int]]:
-    """Find files below `path`, by name, without links; the same on every node that sees the same."""
+def _find_files(path: str) -> list[tuple[str, int]]:
+    """Find files below `path`, by name, without links; nodes with the same files find the same."""
     names = [path] if Path(path).is_file() else list(_walk(path))
     sized = [(name, os.stat(name).st_size) for name in names if os.access(name, os.R_OK)]  # noqa: PTH116
     return [each for each in sized if each[1]]
@@ -61,7 +61,7 @@ def _walk(path: str) -> Iterator[str]:
     while folders and left > 0 and found < _FILES:
         folder, depth = folders.pop(0)
         try:
-            names, inner = _listed(folder, left)
+            names, inner = _list_folder(folder, left)
         except PermissionError:
             continue
         left -= len(names) + len(inner) + 1
@@ -71,8 +71,8 @@ def _walk(path: str) -> Iterator[str]:
             yield name
 
 
-def _listed(folder: str, most: int) -> tuple[list[str], list[str]]:
-    """Return files and folders in `folder`, sorted; the kinds come with the listing and cost no further question."""
+def _list_folder(folder: str, most: int) -> tuple[list[str], list[str]]:
+    """Return files and folders in `folder`, sorted; the listing includes the kinds, without another request."""
     files, folders = [], []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -85,16 +85,16 @@ def _listed(folder: str, most: int) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def _opened(sized: Sequence[tuple[str, int]]) -> Iterator[_Files]:
-    """Yield the files, open, with their sizes."""
+def _open_files(sized: Sequence[tuple[str, int]]) -> Iterator[_Files]:
+    """Open the files and yield them with their sizes."""
     with ExitStack() as stack:
         yield [(stack.enter_context(Path(name).open("rb", buffering=0)).fileno(), size) for name, size in sized]
 
 
 def _turn(files: _Files, total: int) -> dict[str, Any]:
-    """Read on from a random place until the bytes or the seconds of a turn are over."""
+    """Read from a random place until the turn's bytes or seconds are used up."""
     extents = list(_stretch(files, random.randrange(total) // _PAGE * _PAGE, min(_TURN_BYTES, total)))
-    resident = _dropped(extents)
+    resident = _drop_pages(extents)
     began, done = time.monotonic(), 0
     until = began + _TURN_S
     for each in extents:
@@ -108,7 +108,7 @@ def _turn(files: _Files, total: int) -> dict[str, Any]:
 
 
 def _stretch(files: _Files, start: int, amount: int) -> Iterator[_Extent]:
-    """Yield `amount` bytes from `start` on of all files one after the other; the first follows the last."""
+    """Yield extents of `amount` bytes from `start` in the concatenation of all files, which wraps around."""
     number = 0
     while start >= files[number][1]:
         start -= files[number][1]
@@ -120,18 +120,18 @@ def _stretch(files: _Files, start: int, amount: int) -> Iterator[_Extent]:
         amount, start, number = amount - length, 0, number + 1
 
 
-def _dropped(extents: Sequence[_Extent]) -> float | None:
-    """Ask the kernel to drop the pages of `extents`; return the share that stayed, null if that is unknown."""
+def _drop_pages(extents: Sequence[_Extent]) -> float | None:
+    """Ask the kernel to drop the pages of `extents`; return the share that stayed, None if unknown."""
     for fd in {each.fd for each in extents}:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    stayed = [_resident(each) for each in extents]
+    stayed = [_resident_pages(each) for each in extents]
     known = [each for each in stayed if each is not None]
     pages = sum(pages for _, pages in known)
     return sum(held for held, _ in known) / pages if pages and len(known) == len(stayed) else None
 
 
-def _resident(extent: _Extent) -> tuple[int, int] | None:
-    """Return how many pages of it are in memory, and how many it has; None: the kernel does not say."""
+def _resident_pages(extent: _Extent) -> tuple[int, int] | None:
+    """Return how many pages of the extent are in memory, and how many it has; None: unknown."""
     start = extent.start // _PAGE * _PAGE
     length = extent.start + extent.length - start
     pages = -(-length // _PAGE)
@@ -146,11 +146,11 @@ def _resident(extent: _Extent) -> tuple[int, int] | None:
     finally:
         libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
     held = sum(each & 1 for each in seen)
-    return None if held == pages and not _is_ours(extent.fd) else (held, pages)
+    return None if held == pages and not _is_reportable(extent.fd) else (held, pages)
 
 
-def _is_ours(fd: int) -> bool:
-    """Return whether mincore(2) answers this process truthfully about a file that it reports as in memory."""
+def _is_reportable(fd: int) -> bool:
+    """Return whether mincore(2) gives this process truthful answers about the file."""
     return os.fstat(fd).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
 

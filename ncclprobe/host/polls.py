@@ -1,4 +1,4 @@
-"""What a loop with pauses asks again and again, by its source. No text of the source leaves this module."""
+"""What a polling loop checks repeatedly, read from its source. No source text leaves this module."""
 
 import os
 import stat
@@ -20,18 +20,19 @@ _ASKED: Sequence[tuple[str, Sequence[str]]] = (
     ("file", ("os.path.exists", ".exists()", ".is_file()", ".is_dir()", "path.isfile", "path.isdir", "glob(",
               "os.listdir", "os.scandir", "getsize", "os.stat(", ".stat()", "os.access", "FileNotFoundError")),
 )  # fmt: skip
-"""What a loop may ask for, and the calls and exceptions that show it."""
+"""What a loop may poll, and the calls and exceptions that reveal it."""
 _OF_STORE = ("store.get(", "store.wait(", "store.multi_get(")
 _LOOPS = ("while ", "while(", "for ", "async for ")
 _SCOPES = ("def ", "class ", "async def ")
 _MOST_LINES, _NEAR, _MOST_BYTES = 24, 8, 2 << 20
-"""A longer loop does more than to ask: it may pause for another reason."""
+"""A longer loop does more than poll, and may pause for another reason."""
 
 
 def asked(pid: str, frames: Sequence[tuple[str, int]]) -> tuple[str, str, int] | None:
-    """Return what the loop asks for in which the program pauses, the words that show it and their line; None: it is not
-    known. Outside a loop that is the key of a store for which a call waits. `frames` are file and line of the program's
-    functions, innermost first; a caller may have passed the question to a function that repeats it.
+    """Return what the pausing loop polls, the words that show it and their line; None: unknown.
+
+    `frames` are file and line of the program's functions, innermost first; a caller may have passed the condition to a
+    function that repeats it.
     """
     for depth, (path, line) in enumerate(frames):
         lines = _lines(pid, path)
@@ -50,7 +51,7 @@ def asked(pid: str, frames: Sequence[tuple[str, int]]) -> tuple[str, str, int] |
 
 
 def _loop(lines: Sequence[str], at: int) -> list[int]:
-    """Return the lines of the innermost loop around line `at`, its head first; empty: there is none, or a long one."""
+    """Return the lines of the innermost loop around line `at`, its head first; empty: no loop, or a long one."""
     head, inner = at, _indent(lines[at]) + 1
     while not (_indent(lines[head]) < inner and lines[head].lstrip().startswith(_LOOPS)):
         if lines[head].strip() and _indent(lines[head]) < inner:
@@ -89,7 +90,7 @@ def _indent(line: str) -> int:
 
 
 def _lines(pid: str, path: str) -> Sequence[str]:
-    """Return the lines of a program's file, as its process sees it; none if it cannot be read soon."""
+    """Return the lines of a program's file as its process sees it; empty if it cannot be read quickly."""
 
     def read() -> Sequence[str]:
         own = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"

@@ -1,7 +1,7 @@
-"""Processes of a running job: in a child, because a file of /proc may block.
+"""Processes of a running job, examined in a child, because a file of /proc may block.
 
-Who reads environ, maps or cmdline waits for the lock of that process's memory, which a page fault on a dead file server
-may hold for ever; such a read is left to a thread of the child, and the child is killed at the end. Nothing is written,
+Reading environ, maps or cmdline waits for the lock of that process's memory, which a page fault on a dead file server
+may hold forever. Such a read is left to a thread of the child, and the child is killed at the end. Nothing is written,
 no signal is sent and nothing is traced: reading these files changes nothing (proc(5)).
 """
 
@@ -27,34 +27,34 @@ from ncclprobe.model.errors import REFUSALS, Denied, Failed, HostError, Missing
 from ncclprobe.model.units import USER_HZ
 
 _MOVED = ("rchar", "wchar")
-"""What a program reads and writes; read_bytes counts pages of its libraries too, which appear and disappear with
-memory.
+"""Bytes that a program reads and writes. read_bytes also counts pages of its libraries, which come and go with memory
+pressure.
 """
 _LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
 _INTERPRETER = re.compile(r"python|pt_main_thread|torchrun|pt_elastic")
 _OF_LIBRARIES = re.compile(r"pt_(workers|tcpstore|gloo|nccl|comm)|gloo|NCCL|cuda", re.IGNORECASE)
-"""Threads that wait for requests, peers or a GPU, and wake whether or not the program does anything."""
+"""Threads that wait for requests, peers or a GPU, and wake up whether or not the program is active."""
 _AGENTS = ("torch.distributed.run", "torch.distributed.launch")
 _AGENT_OPTIONS = ("nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port", "rdzv_backend")
 _FLAGS = ("standalone", "no_python", "m", "module", "run_path")
 _EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
 _PROCESSOR = 36
-"""The processor that a thread last ran on: its place among the fields of proc_pid_stat(5), counted from the state."""
+"""The processor that a thread last ran on: its index in the fields of proc_pid_stat(5), counted from the state."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _STALLED = re.compile(r"^some [^\n]{0,80} total=([0-9]+)$", re.MULTILINE)
 _OF_KERNEL = 1 << 21
-"""PF_KTHREAD (linux/sched.h). In a container the parent of ranks may have the number of the kernel's own, 2."""
+"""PF_KTHREAD (linux/sched.h). In a container the parent of ranks may have pid 2, like the kernel's own thread."""
 
 
 class ProcessChild:
-    """Asks about processes, in a child that starts with the first question and is killed when one is late."""
+    """Asks about processes, in a child that the first question starts and that is killed if an answer is late."""
 
     def __init__(self, recordable: Collection[str]) -> None:
         self._child = LimitedChild(__name__)
         self._recordable = sorted(recordable)
 
     def ask(self, kind: str, rest: Collection[str], patience_s: float) -> str:
-        """Return the child's answer as JSON. Raises the HostError that gives the reason if there is none."""
+        """Return the child's answer as JSON. Raises the HostError with the reason if there is none."""
         request = {"do": kind, "of": list(rest), "recordable": [] if self._child.started else self._recordable}
         answer = json.loads(self._child.ask(json.dumps(request).encode(), patience_s))
         if "refused" in answer:
@@ -92,9 +92,9 @@ def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any
 
 
 def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> dict[str, Any]:
-    """Return the processes that have one of the variables `names`, or that `root` is or has started.
+    """Return the processes that have one of the variables `names`, or that are `root` or its descendants.
 
-    `root` is 0: none, or below: those of Python.
+    `root` 0: none; negative: all Python processes.
     """
     seen = {pid: stat for pid in _pids() if (stat := stat_or_none(f"/proc/{pid}"))}
     parents = {pid: int(stat[1]) for pid, stat in seen.items()}
@@ -158,16 +158,16 @@ def _owner(user: int) -> str:
 
 
 def program(words: list[str]) -> str:
-    """Return the name of the program of a command line, without its folder, the interpreter and its options."""
+    """Return the program name of a command line, without folder, interpreter and options."""
     rest = words[1:] if _INTERPRETER.search(Path(words[0]).name if words else "") else words
     first = next((word for word in rest if word and (not word.startswith("-") or word == "-c")), "")
     return Path(first).name[: bounds.NAME_CHARACTERS]
 
 
 def agent_options(words: list[str]) -> dict[str, str] | None:
-    """Return how the agent of torchrun with this command line meets those of other nodes; None: it is not one.
+    """Return the rendezvous options of the torchrun agent with this command line; None: it is not one.
 
-    Nothing is returned of the program that it starts, nor of its words.
+    Returns nothing about the program that it starts, nor its arguments.
     """
     start = next((n for n, word in enumerate(words[1:6], 1) if word in _AGENTS or Path(word).name == "torchrun"), 0)
     if not start:
@@ -189,7 +189,7 @@ def _pids() -> list[int]:
 
 
 def _beneath(root: int, parents: dict[int, int]) -> set[int]:
-    """Return `root` and all processes that it has started, and that these have."""
+    """Return `root` and all its descendants."""
     found, more = set(), {root} & parents.keys()
     while more:
         found |= more
@@ -207,9 +207,9 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
-    """Return what process `pid`, which began at tick `start`, does now. Raises Missing if it is gone.
+    """Return the activity of process `pid`, which started at tick `start`. Raises Missing if it is gone.
 
-    For ranks in one cgroup this is read once for each `look`.
+    A cgroup that ranks share is read once per `look`.
     """
     path = f"/proc/{pid}"
     stat = stat_or_none(path)
@@ -231,13 +231,13 @@ def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
 
 
 def _ran_s(path: str) -> float:
-    """Return for how long a thread of the program has run; 0 for one of torch's, NCCL's or CUDA's own."""
+    """Return the CPU time of a thread of the program; 0 for threads of torch, NCCL or CUDA."""
     own = _OF_LIBRARIES.match(text_or_empty(f"{path}/comm"))
     return 0.0 if own else int((text_or_empty(f"{path}/schedstat").split() or ["0"])[0]) / 1e9
 
 
 def _state(path: str, stat: list[str]) -> dict[str, Any]:
-    """Return what a process does, what it waits for, and its counters."""
+    """Return a process's activity, what it waits for, and its counters."""
     written = _numbers(f"{path}/io")
     ran_ns, queued_ns, *_ = *text_or_empty(f"{path}/schedstat").split(), 0, 0
     return {
@@ -254,7 +254,7 @@ def _state(path: str, stat: list[str]) -> dict[str, Any]:
 
 
 def _still_s(path: str, stat: list[str], look: int) -> float | None:
-    """Return how long ago a process's first thread last ran (CONFIG_SCHED_DEBUG); None: the kernel does not say."""
+    """Return the time since a process's first thread last ran (CONFIG_SCHED_DEBUG); None: unknown."""
     ran = _EXEC_START.search(text_or_empty(f"{path}/sched"))
     behind_s = (
         _scheduler_lag_s(int(stat[_PROCESSOR]), look) if ran and float(ran[1]) and len(stat) > _PROCESSOR else None
@@ -264,9 +264,9 @@ def _still_s(path: str, stat: list[str], look: int) -> float | None:
 
 @lru_cache(bounds.NODE_RANKS)
 def _scheduler_lag_s(processor: int, look: int) -> float | None:
-    """Return by how much the clock of a processor's scheduler is behind CLOCK_MONOTONIC; None: it cannot be read.
+    """Return how far a processor's scheduler clock is behind CLOCK_MONOTONIC; None: unreadable.
 
-    It leaves out what interrupts and the hypervisor take: after days, those of two processors are minutes apart.
+    It excludes the time of interrupts and the hypervisor: after days, two processors differ by minutes.
     """
 
     def read() -> float:
@@ -296,7 +296,7 @@ def _threads(path: str) -> list[str]:
 
 
 def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the processes that this one has started, and what they have: workers of a data loader, compilers."""
+    """Yield the descendants of a process: workers of a data loader, compilers."""
     waiting = [pid for tid in tids for pid in text_or_empty(f"{path}/task/{tid}/children").split()]
     for count, pid in enumerate(waiting):  # grows as it goes
         own = f"/proc/{pid}"
@@ -308,7 +308,7 @@ def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _pipes(path: str) -> set[str]:
-    """Return the pipes and FIFOs that a process has open, as ``pipe:[123]`` and by their paths."""
+    """Return the open pipes and FIFOs of a process, as ``pipe:[123]`` and by path."""
     found = set()
     with suppress(OSError):
         for fd in os.listdir(f"{path}/fd")[: bounds.JOB_FILES]:  # noqa: PTH208
@@ -320,7 +320,7 @@ def _pipes(path: str) -> set[str]:
 
 @lru_cache(256)
 def _cgroup(text: str, look: int) -> dict[str, Any]:
-    """Return whether a process's cgroup is frozen, held back, or out of memory, of cgroup v2 and v1."""
+    """Return whether a process's cgroup (v2 or v1) is frozen, throttled, or out of memory."""
     groups = dict(line.split(":", 2)[1:] for line in text.splitlines() if line.count(":") > 1)
     found: dict[str, Any] = {}
     for names, own in groups.items():
@@ -338,7 +338,7 @@ def _cgroup(text: str, look: int) -> dict[str, Any]:
 
 
 def stat_or_none(path: str) -> list[str] | None:
-    """Return the fields of proc_pid_stat(5) from the state on, and last the name; None: it is gone."""
+    """Return the fields of proc_pid_stat(5) from the state on, and the name last; None: the process is gone."""
     try:
         head, _, tail = bytes_of(f"{path}/stat").decode(errors="replace").rpartition(")")
     except (OSError, Failed):
@@ -348,7 +348,7 @@ def stat_or_none(path: str) -> list[str] | None:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    """Return the numbers of a file of ``name: number`` or ``name number`` lines; of one that cannot be read none."""
+    """Parse lines of ``name: number`` or ``name number``; empty if the file cannot be read."""
     found = {}
     for line in text_or_empty(path).splitlines():
         words = line.replace(":", " ").split()

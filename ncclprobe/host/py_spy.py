@@ -1,4 +1,4 @@
-"""py-spy, a program that reads the stacks of a Python process from its memory, without stopping it."""
+"""py-spy, which reads the stacks of a Python process from its memory without stopping it."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from ncclprobe.host.deadlines import STACKS_S
 from ncclprobe.model.errors import Missing
 
 RANKS, WORLDS = ("rank", "global_rank", "r", "local_rank"), ("world_size", "world", "nprocs")
-"""What programs call the number of a rank, and that of all ranks."""
+"""Common variable names for a rank's number, and for the number of ranks."""
 
 _DISTRIBUTED = "/torch/distributed/"
 _KEPT = {
@@ -24,7 +24,7 @@ _KEPT = {
     "/filelock/": {"lock_filename"},
     "/threading.py": {"self"},
 }
-"""Variables of libraries that say what a call waits for, by the library's path; no other value leaves this module."""
+"""Variables of libraries that show what a call waits for, by the library's path; no other value leaves this module."""
 _OF_PROGRAMS = {"src", "dst", "tag", "peer"}
 _WORK, _GROUP = "distributed_c10d.Work at", "ProcessGroup at"
 _MOST_VALUE, _MOST_CALLERS = 160, 4
@@ -36,23 +36,23 @@ def installed() -> str | None:
 
 
 def stacks(pid: str) -> str:
-    """Return the threads of a process as JSON: their frames, with the few values that say what a call waits for.
+    """Return a process's threads as JSON: their frames, with the few values that show what a call waits for.
 
-    Raises Missing, and what running a program raises.
+    Raises Missing, and the errors of running a program.
     """
     threads = [
         {
             "os_thread_id": each["os_thread_id"],
             "thread_name": each.get("thread_name"),
-            "frames": _with_question(pid, [kept_frame(frame) for frame in each["frames"]]),
+            "frames": _add_polled(pid, [kept_frame(frame) for frame in each["frames"]]),
         }
         for each in json.loads(_dump(pid))
     ]
     return json.dumps(threads)
 
 
-def _with_question(pid: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the frames of a thread; if its program pauses in a loop, the first with what this loop asks for."""
+def _add_polled(pid: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a thread's frames; if its program pauses in a loop, add what the loop polls to the first."""
     own = [each for each in frames if not any(part in each["filename"] for part in ("<", "/lib/python", "-packages/"))]
     if not own or own[0] is not frames[0]:
         return frames
@@ -64,15 +64,13 @@ def _with_question(pid: str, frames: list[dict[str, Any]]) -> list[dict[str, Any
 
 
 def kept_frame(frame: dict[str, Any]) -> dict[str, Any]:
-    """Return what is kept of a frame: its position, and the few values of it that may leave this module."""
+    """Return a frame's position and the few values that may leave this module."""
     found = {name: frame[name] for name in ("name", "filename", "line")}
     return {**found, **({"values": values} if (values := dict(_values(frame))) else {})}
 
 
 def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is kept of a frame: plain values, and whether it awaits an operation of torch, is given a group, or
-    handles a signal.
-    """
+    """Yield a frame's plain values, and whether it awaits an operation of torch, gets a group, or handles a signal."""
     known = [(each["name"], each["repr"] or "", each.get("arg")) for each in frame["locals"] or ()]
     kept = next((names for path, names in _KEPT.items() if path in frame["filename"]), None)
     for name, text, _ in known:
@@ -99,7 +97,7 @@ def _dump(pid: str) -> str:
 def numbers(pid: str) -> str:
     """Return the variables RANKS and WORLDS of a process's first thread, as JSON. Raises as :func:`stacks` does.
 
-    The outermost function that has such a variable counts. torch.multiprocessing.spawn calls the number ``i``.
+    The outermost function with such a variable counts. torch.multiprocessing.spawn calls the number ``i``.
     """
     threads = json.loads(_dump(pid))
     known: dict[str, int] = {}

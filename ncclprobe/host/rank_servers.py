@@ -1,19 +1,18 @@
-"""The servers inside ranks that may be asked, and no others: NCCL's RAS, torch's worker server, and its pipe for flight
-records.
+"""The servers inside ranks that may be queried: NCCL's RAS, torch's worker server, and its pipe for flight records.
 
 RAS: all ranks of a node with NCCL 2.24 and later listen on one port, those of another job too (SO_REUSEPORT), and the
-kernel chooses which one answers. Only the address of a rank's own listening socket is called, whatever address the
-rank's environment names, and no question is sent over a connection that is not a rank's own (src/ras/client_support.cc,
-client.cc; the protocol is lines of text).
+kernel chooses which one answers. Only the address of a rank's own listening socket is used, whatever address the rank's
+environment names, and no question is sent over a connection to another process (src/ras/client_support.cc, client.cc;
+the protocol is lines of text).
 
-torch's is started by `torch.distributed.debug.start_debug_server` and `elastic.control_plane.worker_main`: HTTP, whose
-handlers answer JSON without the interpreter's lock (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp,
+torch's server is started by `torch.distributed.debug.start_debug_server` and `elastic.control_plane.worker_main`: HTTP,
+whose handlers answer JSON without the interpreter's lock (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp,
 Handlers.cpp). Its port is the one that a thread called ``pt_workerserver`` waits on in accept(2), so no store or peer
-is called.
+is contacted.
 
-torch's own offer to write a rank's flight records: a byte into a pipe, and a file that it then writes.
-`TORCH_NCCL_DEBUG_INFO_PIPE_FILE` names the pipe, PATH and rank and ``.pipe`` (DumpPipe in ProcessGroupNCCL.hpp); the
-thread that watches the heartbeat looks at it once a second, and writes the file of `TORCH_FR_DUMP_TEMP_FILE`, PATH and
+torch also writes a rank's flight records on request: a byte into a pipe makes it write a file.
+`TORCH_NCCL_DEBUG_INFO_PIPE_FILE` names the pipe, PATH and rank and ``.pipe`` (DumpPipe in ProcessGroupNCCL.hpp). The
+thread that watches the heartbeat checks it once a second, and writes the file of `TORCH_FR_DUMP_TEMP_FILE`, PATH and
 rank (DebugInfoWriter), the first time after some seconds, because torch looks up the names of its stacks. Only a pipe,
 and a file, of the rank's own user are touched, reached through no link of another user.
 """
@@ -48,13 +47,13 @@ _WORKER_S, _WORKER_BYTES = 1.0, bounds.ANSWER_BYTES
 
 
 def ask_ras(address: str, pids: Collection[str]) -> str:
-    """Return the state of the job whose ranks are `pids`, as JSON (NCCL 2.28.7) or text. Raises HostError."""
+    """Query RAS for the job with ranks `pids`; JSON (NCCL 2.28.7) or text. Raises HostError."""
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > _LAST_PORT:
         raise Missing(f"{address!a} is not an address: NCCL_RAS_ADDR is HOST:PORT")
     port = int(found[2])
-    _same_network(pids)
-    listening = {inode: _called(family, message) for family, inode, message in sockets([LISTENING], port)}
+    _check_network(pids)
+    listening = {inode: _address_to_call(family, message) for family, inode, message in sockets([LISTENING], port)}
     if not listening:
         raise Missing(f"no process listens on port {port}: NCCL before 2.24 has no RAS, NCCL_RAS_ENABLE=0 turns it off")
     inode = _own(listening, pids)
@@ -64,7 +63,7 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
     for _ in range(_TRIES):
         try:
             with socket.create_connection(listening[inode], _left(deadline)) as connection:
-                answer = _asked(connection, deadline, pids)
+                answer = _ask_rank(connection, deadline, pids)
         except TimeoutError:
             raise TimedOut(f"NCCL's RAS on port {port}: no answer within {_RAS_S:g} s") from None
         if answer is not None:
@@ -72,22 +71,22 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
     raise Missing(f"on port {port} another job answers too, and none of this job's ranks did")
 
 
-def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) -> str | None:
-    """Return the answer of the server of one of `pids`; None: it belongs to another process."""
-    hello = _said(connection, b"CLIENT PROTOCOL 2\n", deadline)
+def _ask_rank(connection: socket.socket, deadline: float, pids: Collection[str]) -> str | None:
+    """Return the answer of a server in one of `pids`; None: it belongs to another process."""
+    hello = _exchange(connection, b"CLIENT PROTOCOL 2\n", deadline)
     if not hello.startswith(b"SERVER PROTOCOL "):
         raise Failed(f"port {connection.getpeername()[1]}: {hello[:60]!a} is not what NCCL's RAS answers")
     port, own = connection.getpeername()[1], connection.getsockname()[1]
     if _own({inode for _, inode, _ in sockets([ESTABLISHED], port, own)}, pids) is None:
         return None
-    _said(connection, b"TIMEOUT 1\n", deadline)
-    _said(connection, b"SET FORMAT json\n", deadline)  # an older server answers with an error, and in text
+    _exchange(connection, b"TIMEOUT 1\n", deadline)
+    _exchange(connection, b"SET FORMAT json\n", deadline)  # an older server answers with an error, and in text
     connection.sendall(b"VERBOSE STATUS\n")
     return _read_to_end(connection, _RAS_BYTES, deadline).decode(errors="replace")
 
 
-def _said(connection: socket.socket, line: bytes, deadline: float) -> bytes:
-    """Return the line that answers `line`."""
+def _exchange(connection: socket.socket, line: bytes, deadline: float) -> bytes:
+    """Send `line` and return the line that answers it."""
     connection.sendall(line)
     found = bytearray()
     while not found.endswith(b"\n") and len(found) < _MOST_LINE and (more := _received(connection, 1, deadline)):
@@ -107,8 +106,8 @@ def _left(deadline: float) -> float:
     return left_s
 
 
-def _same_network(pids: Collection[str]) -> None:
-    """Do nothing if the first of `pids` that can be read is in this network namespace. Raises Denied or Missing."""
+def _check_network(pids: Collection[str]) -> None:
+    """Check that the first readable of `pids` is in this network namespace. Raises Denied or Missing."""
     for pid in pids:
         with suppress(OSError):
             return same_network(Path(f"/proc/{pid}"))
@@ -116,12 +115,12 @@ def _same_network(pids: Collection[str]) -> None:
 
 
 def _own(inodes: Collection[int], pids: Collection[str]) -> int | None:
-    """Return one of these sockets that one of `pids` has open; None: there is none."""
+    """Return one of these sockets that one of `pids` has open; None: no such socket."""
     return next((inode for pid in pids for inode in sockets_of(pid) if inode in inodes), None)
 
 
 def _read_to_end(connection: socket.socket, most: int, deadline: float) -> bytes:
-    """Return all that is answered until the other end closes. Raises TimeoutError, and Failed for too much."""
+    """Read until the other end closes. Raises TimeoutError, and Failed for too much data."""
     found = bytearray()
     while chunk := _received(connection, 1 << 18, deadline):
         found += chunk
@@ -130,17 +129,16 @@ def _read_to_end(connection: socket.socket, most: int, deadline: float) -> bytes
     return bytes(found)
 
 
-def _called(family: int, message: memoryview) -> tuple[str, int]:
-    """Return the address to call a listening socket at: its own, for another socket may have the same port."""
+def _address_to_call(family: int, message: memoryview) -> tuple[str, int]:
+    """Return the address for connecting to a listening socket: its own, as another socket may share the port."""
     host = socket.inet_ntop(family, bytes(message[8 : 12 if family == socket.AF_INET else 24]))
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), struct.unpack_from("!H", message, 4)[0]
 
 
 def ask_server(pid: str, path: str) -> str:
-    """Return the answer of the worker server of process `pid`, its JSON unchanged. Raises the HostError with the
-    reason.
+    """Return the unchanged JSON answer of the worker server in process `pid`. Raises the HostError with the reason.
 
-    Missing: it has no such server. TimedOut: it does not answer, for example because the process is stopped.
+    Missing: the process has no such server. TimedOut: it does not answer, for example because it is stopped.
     """
     kind, address = _address(pid)
     deadline = time.monotonic() + _WORKER_S
@@ -161,7 +159,7 @@ def ask_server(pid: str, path: str) -> str:
 
 
 def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
-    """Return the address that the server of `pid` listens on."""
+    """Return the address that the server in `pid` listens on."""
     process = Path(f"/proc/{pid}")
     threads = [each for each in (process / "task").iterdir() if _THREAD in text_or_empty(f"{each}/comm")]
     if not threads:
@@ -177,15 +175,15 @@ def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
 
 
 def _connect(connection: socket.socket, pid: str, name: str) -> None:
-    """Connect to the Unix socket that process `pid` calls `name`. Raises Denied if another process answers there.
+    """Connect to the Unix socket that process `pid` calls `name`. Raises Denied if another process answers.
 
-    The name may lead elsewhere by now: a socket of another user is not called, and the kernel names the listening
-    process (SO_PEERCRED in unix(7)). ``@`` begins an abstract name (proc_pid_net(5)).
+    The name may lead elsewhere by now: a socket of another user is not used, and the kernel names the listening process
+    (SO_PEERCRED in unix(7)). ``@`` begins an abstract name (proc_pid_net(5)).
     """
     if name.startswith("@"):
         connection.connect(f"\0{name[1:]}")
     else:
-        with _placed(pid, name) as end:
+        with _place_in_process(pid, name) as end:
             handle = end.open(os.O_PATH)
             try:
                 found = os.fstat(handle)
@@ -203,7 +201,7 @@ def _listening(net: Path, inode: str) -> tuple[int, tuple[str, int] | str] | Non
     """Return the local address of the listening socket with this inode (sock_diag(7), proc_net(5))."""
     for kind, own, message in sockets([LISTENING]):
         if str(own) == inode:
-            return kind, _called(kind, message)
+            return kind, _address_to_call(kind, message)
     for line in (net / "unix").read_text().splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) > 7 and words[6] == inode:
@@ -219,9 +217,7 @@ _STOP = b"."
 
 
 def ask_dump(pid: str, rank: str) -> str:
-    """Return the flight records that process `pid` writes on request, in base64. Raises the HostError with the reason
-    if there are none.
-    """
+    """Make process `pid` write its flight records and return them in base64. Raises the HostError with the reason."""
     own = environment(int(pid))
     if not own.get(PIPE):
         raise Missing(f"process {pid}: {PIPE} is not set")
@@ -257,7 +253,7 @@ def _used_s(pid: str) -> float:
 
 
 def left_dump(pid: str, rank: str) -> str:
-    """Return the path of flight records that process `pid` has written by itself. Raises Missing if it has not."""
+    """Return the path of flight records that process `pid` wrote by itself. Raises Missing if there are none."""
     up_s = float(Path("/proc/uptime").read_text().split()[0])
     began_s = time.time() - up_s + int((stat_or_none(f"/proc/{pid}") or ["0"] * 20)[19]) / USER_HZ
     for path in _dumps(environment(int(pid)), rank):
@@ -268,7 +264,7 @@ def left_dump(pid: str, rank: str) -> str:
 
 
 def _dumps(own: Mapping[str, str], rank: str) -> Iterator[str]:
-    """Yield the files that torch may write: the one that is named, or the default of its releases."""
+    """Yield the files that torch may write: the configured one, or the default of its releases."""
     if named := next((own[name] for name in _FILES if own.get(name)), ""):
         yield f"{named}{rank}"
         return
@@ -279,8 +275,8 @@ def _dumps(own: Mapping[str, str], rank: str) -> Iterator[str]:
 
 
 @contextmanager
-def _placed(pid: str, path: str) -> Iterator[opener.Place]:
-    """Yield a path as process `pid` sees it, which may be in a container. Raises OSError, for others' links too."""
+def _place_in_process(pid: str, path: str) -> Iterator[opener.Place]:
+    """Yield a path as process `pid` sees it, possibly in a container. Raises OSError, also for other users' links."""
     root = f"/proc/{pid}/{'root' if path.startswith('/') else 'cwd'}"
     with opener.place(path, root=root, follow=False) as end:
         end.refuse_makers({_user(pid)})
@@ -292,9 +288,9 @@ def _user(pid: str) -> int:
 
 
 def _written(pid: str, path: str) -> tuple[int, int] | None:
-    """Return when a file of the rank's user was written, in ns, and its size; None if there is none."""
+    """Return modification time in ns and size of a file of the rank's user; None if there is none."""
     try:
-        with _placed(pid, path) as end:
+        with _place_in_process(pid, path) as end:
             found = end.stat()
     except OSError:
         return None
@@ -303,9 +299,9 @@ def _written(pid: str, path: str) -> tuple[int, int] | None:
 
 
 def _write(pid: str, path: str) -> None:
-    """Write one byte to a pipe. Raises HostError for what is not a pipe, or of another user, or not read."""
+    """Write one byte to a pipe. Raises HostError if it is not a pipe, belongs to another user, or has no reader."""
     try:
-        with _placed(pid, path) as end:
+        with _place_in_process(pid, path) as end:
             _pipe_of(end.stat(), path, _user(pid))
             pipe = end.open(os.O_WRONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -331,7 +327,7 @@ def _pipe_of(found: os.stat_result | None, path: str, user: int) -> None:
 
 
 def _read(pid: str, path: str) -> bytes:
-    with _placed(pid, path) as end, os.fdopen(end.open(os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+    with _place_in_process(pid, path) as end, os.fdopen(end.open(os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != _user(pid):
             raise Denied(f"{path}: not a file of the rank's own user")

@@ -1,9 +1,10 @@
 """The samples of a measuring run: appended to ``run.jsonl`` as they arise, and read like any other answer.
 
-A run log is a capture (docs/reference/files.md) whose header says ``"run": 1`` instead of a node's name. Each further
-line is ``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list
-of their values. Its last line is ``{"end": {"why": …}}``: a log without it is of a run that was cut short, and a half
-last line, which a killed process leaves, is dropped. Ranks found lost after the end are added, with the end again.
+A run log is a capture (docs/reference/files.md) whose header has ``"run": 1`` instead of a node's name. Each further
+line is ``{"sample": {NAME: VALUE}}``; many lines may have the same name, and the answer to ``("sample", NAME)`` is the
+list of their values. Its last line is ``{"end": {"why": …}}``: a log without it belongs to a run that was cut short. A
+partial last line, left by a killed process, is dropped. Ranks found lost after the end are added, followed by the end
+again.
 """
 
 import contextlib
@@ -26,10 +27,10 @@ CUT_SHORT = "the run log has no end: the run was cut short"
 
 
 class RunLog:
-    """The samples so far. Safe to use from several threads; `path` null: they are only in memory."""
+    """The samples so far. Thread-safe. `path` None: they are only in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Raises UsageError if `path` cannot be written."""
+        """Create the log. Raises UsageError if `path` cannot be written."""
         self._samples: dict[str, list[str]] = {}
         self._lock = threading.Lock()
         self._file: int | None = None if path is None else _create(path)
@@ -41,7 +42,7 @@ class RunLog:
         self._append({"capture": 1, "run": 1, "taken": taken, "tool": __version__, "origin": "real"})
 
     def add(self, name: str, value: Any) -> None:
-        """Append one sample: any value that JSON can hold."""
+        """Append one sample: any JSON value."""
         text = json.dumps(value, allow_nan=False)
         with self._lock:
             self._samples.setdefault(name, []).append(text)
@@ -49,19 +50,19 @@ class RunLog:
             self._write(sample if self.end is None else f"{sample}\n{self._end_row()}")
 
     def close(self, why: str = "") -> None:
-        """Append the end, unless there is one: `why` the run ended before all was measured, empty: it was complete."""
+        """Append the end, unless there is one. `why`: why the run ended early; empty: it was complete."""
         with self._lock:
             if self.end is None:
                 self.end = why
                 self._write(self._end_row())
 
     def foresee(self, why: str) -> None:
-        """Append why the run ends if this is the last line."""
+        """Append the reason for the end in case this is the last line."""
         self.add(_FORESEEN, why)
         self.foreseen = why
 
     def ask(self, *question: str | int) -> str:
-        """The values of ``("sample", NAME)`` as a JSON list. Raises NotCaptured if the run has none."""
+        """Return the values of ``("sample", NAME)`` as a JSON list. Raises NotCaptured if the run has none."""
         if question[0] == SAMPLE and question[1] == _END:
             return json.dumps([self.foreseen if self.end is None else self.end])
         with self._lock:
@@ -77,7 +78,9 @@ class RunLog:
         self._write(json.dumps(row))
 
     def _write(self, line: str) -> None:
-        """One write per line, so that a killed process leaves at most one half line. A full disk ends no run."""
+        """Write a line in one call, so that a killed process leaves at most one partial line. A full disk ends
+        no run.
+        """
         if self._file is None:
             return
         try:
@@ -87,7 +90,7 @@ class RunLog:
 
     @classmethod
     def read(cls, path: Path) -> "RunLog":
-        """The run log in `path`. Raises UsageError naming file and line."""
+        """Read the run log in `path`. Raises UsageError naming file and line."""
         found = cls()
         for number, row in _rows(files.read(path, limit=bounds.RUN_LOG_BYTES), str(path)):
             sample, end = row.get(SAMPLE), row.get(_END)
@@ -103,7 +106,7 @@ class RunLog:
 
     @classmethod
     def resume(cls, path: Path) -> "RunLog":
-        """The run log in `path`, whose further lines are appended to it. Raises UsageError."""
+        """Read the run log in `path` and append further lines to it. Raises UsageError."""
         found = cls.read(path)
         text = files.read(path, limit=bounds.RUN_LOG_BYTES)
         try:
@@ -119,7 +122,7 @@ class RunLog:
 
 
 def _take(log: RunLog, name: str, value: Any, where: str) -> None:
-    """Add a sample that was read. Raises UsageError for a number that is none."""
+    """Add a sample that was read. Raises UsageError for an infinite or invalid number."""
     try:
         log.add(name, value)
     except ValueError:
@@ -127,7 +130,7 @@ def _take(log: RunLog, name: str, value: Any, where: str) -> None:
 
 
 def ends(path: Path) -> bool:
-    """Whether the log in `path` has its end by now. Cheap: its last bytes are read."""
+    """Return whether the log in `path` already has its end. Cheap: reads only its last bytes."""
     try:
         with os.fdopen(opener.opened(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
@@ -138,7 +141,7 @@ def ends(path: Path) -> bool:
 
 
 def is_run_log(path: Path) -> bool:
-    """Return whether the first line of `path` marks it as one. Raises UsageError if it cannot be read."""
+    """Return whether the first line of `path` marks a run log. Raises UsageError if it cannot be read."""
     head = files.read_start(path, limit=4096).partition("\n")[0]
     try:
         row = json.loads(head)
@@ -161,7 +164,7 @@ def _remove(path: Path, end: opener.Place) -> None:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether `text` is a run log, though perhaps of a run that was cut short."""
+    """Return whether `text` is a run log, possibly of a run that was cut short."""
     try:
         return (_object(text.partition("\n")[0]) or {}).get("run") == 1 and all(
             {SAMPLE, _END} & row.keys() for _, row in _rows(text, "")
@@ -171,9 +174,9 @@ def _is_whole(text: str) -> bool:
 
 
 def _create(path: Path) -> int:
-    """Make the file anew, its owner's alone, as captures are. Raises UsageError if `path` cannot be written.
+    """Create the file, accessible only to its owner, as captures are. Raises UsageError if that fails.
 
-    An existing file is removed first: in a folder of others it may be a link, a pipe, or a file that all can read.
+    An existing file is removed first: in a shared folder it may be a link, a pipe, or a file that all can read.
     """
     try:
         with opener.place(path, follow=False) as end:
@@ -184,7 +187,7 @@ def _create(path: Path) -> int:
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows after the header with their line numbers. A half last line is left out."""
+    """Yield the rows after the header with their line numbers, without a partial last line."""
     lines = text.split("\n")
     whole, half = lines[:-1], lines[-1]
     for number, line in enumerate([*whole, half] if _parses(half) else whole, start=1):

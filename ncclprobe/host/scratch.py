@@ -1,7 +1,7 @@
-"""Folders for a run's own temporary files: removed at its end, or by the next run if this one was killed.
+"""Folders for a run's temporary files: removed at its end, or by the next run if this one was killed.
 
-A folder is locked (flock) for as long as a process of its run lives, however that ends: one that can be locked by
-another process is left behind. Only folders with our name and of this user are touched; without locks, none is.
+A folder is locked (flock) for as long as a process of its run lives, however that ends: a folder that another process
+can lock is abandoned. Only this user's folders with our name are touched, and none if locks do not work.
 """
 
 import contextlib
@@ -24,30 +24,32 @@ _MOST_ENTRIES = 10_000
 
 
 class Scratch(Struct, frozen=True):
-    """A folder of this run, only for its owner. `lock`: the file descriptor that keeps it; None: it cannot be kept."""
+    """A folder of this run, private to its owner. `lock`: the file descriptor that locks it; None: locking is
+    impossible.
+    """
 
     path: Path
     lock: int | None
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.lock is not None:
             os.close(self.lock)
 
 
 def make() -> Scratch:
-    """Make a folder in TMPDIR, after removing those of killed runs. Raises OSError."""
+    """Create a folder in TMPDIR, after removing those of killed runs. Raises OSError."""
     root = Path(tempfile.gettempdir())
     with contextlib.suppress(OSError):
         _sweep(root)
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-    return Scratch(path, _locked(path))
+    return Scratch(path, _lock(path))
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """Make a folder that is gone when the block ends. Raises OSError."""
+    """Create a folder that is removed at the end of the block. Raises OSError."""
     made = make()
     try:
         yield made.path
@@ -67,12 +69,12 @@ def _sweep(root: Path) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    if (lock := _locked(path)) is not None:
+    if (lock := _lock(path)) is not None:
         Scratch(path, lock).remove()
 
 
-def _locked(path: Path) -> int | None:
-    """Lock the folder for this process and those that inherit the descriptor; None if it cannot be locked."""
+def _lock(path: Path) -> int | None:
+    """Lock the folder for this process and those that inherit the descriptor; None if that is impossible."""
     handle = None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

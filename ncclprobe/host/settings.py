@@ -1,6 +1,4 @@
-"""A setting as it is recorded: as this process was started with it, no longer than anything reads, and without what may
-be secret in it.
-"""
+"""Recorded settings: as this process was started with them, bounded in length, and without secrets."""
 
 import os
 import re
@@ -22,22 +20,22 @@ SECRET = re.compile(
     r"|(?<!\w)(?i:bearer|basic)\s{1,2}(?=\S{16}))"
     r"(?:(?<=ookie: )[^\n\"']+|(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?<=phrase: )[^\n,;\"']+|[^\s,;&\"']+)"
 )
-"""``password: WORD`` and the like: the first group is what may be shown."""
+"""``password: WORD`` and the like; the first group may be shown."""
 _WORDS = re.compile(r"([\s,]+)")
 
 _OURS: dict[str, tuple[str, str | None]] = {}
-"""Variables that ncclprobe set in its own process: its value, and the one before."""
+"""Variables that ncclprobe set in its own process: our value, and the previous one."""
 
 
 def set_ours(variables: Mapping[str, str]) -> None:
-    """Set `variables` in this process, whose report goes on telling what it was started with."""
+    """Set `variables` in this process; its report still shows what it was started with."""
     for name, value in variables.items():
         _OURS[name] = value, as_started().get(name)
         os.environ[name] = value
 
 
 def as_started() -> dict[str, str]:
-    """Return this process's environment without what :func:`set_ours` changed in it."""
+    """Return this process's environment without changes by :func:`set_ours`."""
     found = dict(os.environ)
     for name, (value, before) in _OURS.items():
         if found.get(name) == value:
@@ -47,25 +45,25 @@ def as_started() -> dict[str, str]:
 
 
 def encodable(text: str) -> str:
-    """Return `text` without the lone surrogates that represent bytes that are not UTF-8."""
+    """Escape the lone surrogates in `text` that represent bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def sanitised(value: str) -> str:
-    """Return a setting without what may be secret in it: a password, user information before an @, a URL's query.
+    """Remove possible secrets from a setting: a password, user information before an @, a URL's query.
 
-    In one pass over the text: who sets a variable chooses its length.
+    Takes one pass over the text, because whoever sets a variable chooses its length.
     """
     return "".join(map(_strip_secrets, _WORDS.split(SECRET.sub(r"\1…", encodable(value)))))
 
 
 def recorded(name: str, value: str) -> str:
-    """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
+    """Return the value of `name` for recording: sanitised and bounded."""
     return sanitised(value[: bounds.PATH_CHARACTERS if name.endswith("PATH") else bounds.VALUE_CHARACTERS])
 
 
 def _strip_secrets(word: str) -> str:
-    """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
+    """Remove ``user:password@`` and a URL's query from a word."""
     scheme, slashes, rest = word.partition("://")
     rest = rest.rpartition("@")[2] if slashes else ""
     address, query, _ = rest.partition("?")
@@ -73,7 +71,7 @@ def _strip_secrets(word: str) -> str:
 
 
 def _strip_user(word: str) -> str:
-    """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
+    """Return ``host:/path`` of ``user:password@host:/path``: drop a name, a colon and everything up to the last @."""
     head, at, tail = word.rpartition("@")
     start = 0
     for place, character in enumerate(head):

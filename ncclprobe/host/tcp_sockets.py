@@ -1,7 +1,8 @@
-"""TCP sockets of this network namespace, as its kernel knows them, and whose they are.
+"""TCP sockets of this network namespace, as the kernel reports them, and the processes that own them.
 
-What the kernel knows of connections is from sock_diag(7), open to every user and only of one's own network namespace:
-inet_diag_req_v2, inet_diag_msg (linux/inet_diag.h) and tcp_info (linux/tcp.h), which it fills as far as it knows.
+The kernel's data on connections is from sock_diag(7), which every user may read, but only for the own network
+namespace: inet_diag_req_v2, inet_diag_msg (linux/inet_diag.h) and tcp_info (linux/tcp.h), as far as the kernel fills it
+in.
 """
 
 import json
@@ -23,18 +24,18 @@ _STATES = {ESTABLISHED: "established", 2: "connecting", 8: "closed by its peer"}
 _AT_PORT = {ESTABLISHED: "established", LISTENING: "listening"}
 _HEADER, _MESSAGE = 16, 72
 _MAPPED = "::ffff:"
-"""Before an address of IPv4 on a socket of IPv6: the other end of the connection calls it by the rest."""
+"""Prefix of an IPv4 address on an IPv6 socket; the other end uses only the rest."""
 _ANSWER_S = 1.0
 
 
 def same_network(process: Path) -> None:
-    """Do nothing if a process is in this one's network namespace. Raises Denied if it is in another."""
+    """Check that a process is in this one's network namespace. Raises Denied if it is not."""
     if Path("/proc/self/ns/net").readlink() != (process / "ns/net").readlink():
         raise Denied(f"process {process.name} is in another network namespace: attach inside its container")
 
 
 def connections(pids: Collection[str]) -> str:
-    """Return the TCP connections of `pids` as JSON, first those that a call waits on.
+    """Return the TCP connections of `pids` as JSON, those that a call waits on first.
 
     A connection that several of them share, such as workers that a rank has forked, belongs to the first.
     """
@@ -55,10 +56,10 @@ def connections(pids: Collection[str]) -> str:
 
 
 def at_port(port: int, pids: Collection[str]) -> str:
-    """Return as JSON the TCP sockets of this node that listen at `port`, or were accepted there, whoever has them.
+    """Return as JSON the node's TCP sockets that listen on `port` or were accepted there, whoever owns them.
 
-    The process is 0 if it is not one of `pids`; `stranger` is who listens and started none of them. Raises Denied if
-    these are in another network namespace.
+    The process is 0 if it is not one of `pids`; `stranger` is the listener if it did not start any of them. Raises
+    Denied if these are in another network namespace.
     """
     owners: dict[int, str] = {}
     for pid in pids:
@@ -74,7 +75,7 @@ def at_port(port: int, pids: Collection[str]) -> str:
 
 
 def _stranger(inode: int, pids: Collection[str]) -> str:
-    """Return the process that has a socket, ``4711 (python3)``; empty: unknown, or above one of `pids`."""
+    """Return the process that has a socket, ``4711 (python3)``; empty: unknown, or an ancestor of one of `pids`."""
     above = set(pids)
     for pid in pids:
         while (pid := _parent(pid)) not in ("", "0", "1"):
@@ -98,8 +99,9 @@ def _text(pid: str, name: str) -> str:
 
 
 def sockets_of(pid: str, most: int | None = None) -> Iterator[int]:
-    """Yield the inodes of the sockets among the first `most` files of a process (None: all); nothing of one that has
-    ended or belongs to another user.
+    """Yield the inodes of the sockets among the first `most` files of a process (None: all).
+
+    Yields nothing if it has exited or belongs to another user.
     """
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd")[:most]:  # noqa: PTH208
@@ -112,9 +114,9 @@ def sockets_of(pid: str, most: int | None = None) -> Iterator[int]:
 def sockets(
     states: Collection[int], port: int = 0, peer_port: int = 0
 ) -> Iterator[tuple[socket.AddressFamily, int, memoryview]]:
-    """Yield family, inode and message of each TCP socket in `states` of this network namespace, 0: of every port.
+    """Yield family, inode and message of each TCP socket in `states` of this network namespace; port 0: any.
 
-    The kernel chooses: to read /proc/net/tcp it walks its table of all connections, which takes milliseconds each time.
+    The kernel filters them. Reading /proc/net/tcp would walk its table of all connections, milliseconds each time.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
         for message in _dumped(family, sum(1 << state for state in states), port, peer_port):
@@ -141,7 +143,7 @@ def _dumped(family: int, states: int, port: int, peer_port: int) -> Iterator[mem
 
 
 def ends(family: int, message: memoryview) -> tuple[str, str]:
-    """Return the own address of a socket, and that of its peer: ``10.0.0.1:4711``."""
+    """Return a socket's own address and its peer's: ``10.0.0.1:4711``."""
     size = 4 if family == socket.AF_INET else 16
     ports = struct.unpack_from("!2H", message, 4)
     hosts = [socket.inet_ntop(family, bytes(message[at : at + size])).removeprefix(_MAPPED) for at in (8, 24)]
@@ -159,7 +161,7 @@ def _connection(family: int, message: memoryview) -> dict[str, Any]:
 
 
 def _tcp_info(attributes: memoryview) -> dict[str, Any]:
-    """Return what is of use of a tcp_info; a kernel that knows less sends a shorter one."""
+    """Return the useful fields of a tcp_info; an older kernel sends a shorter one."""
     while len(attributes) >= 4:
         length, kind = struct.unpack_from("=HH", attributes)
         if kind == _INFO:

@@ -1,7 +1,7 @@
-"""The lines of limits.conf(5) that hold for one user.
+"""The lines of limits.conf(5) that apply to one user.
 
-The files name people and groups. Only the lines of the one user are answered, without whom they name, so that a
-capture holds neither. As pam_limits reads them: limits.conf, then limits.d/*.conf by name.
+The files name people and groups. Only the lines that apply to the user are returned, without names, so that a capture
+contains none. Order as in pam_limits: limits.conf, then limits.d/*.conf by name.
 """
 
 import grp
@@ -17,8 +17,9 @@ _MOST_FILES, _MOST_BYTES = 100, 1 << 18
 
 
 def lines_of(uid: str) -> str:
-    """Return ``[place, rank, type, item, value]`` for each line that holds for a user: rank 2 for one that names the
-    user, 1 for a group, 0 for everyone. Raises Missing if the system does not know the user.
+    """Return ``[place, rank, type, item, value]`` for each line that applies to a user.
+
+    Rank 2: the line names the user, 1 a group, 0 everyone. Raises Missing if the user is unknown.
     """
     try:
         user = pwd.getpwuid(int(uid))
@@ -52,7 +53,7 @@ def _text(file: Path) -> str:
 
 
 def _rank(domain: str, name: str, uid: int, groups: set[str], numbers: set[str]) -> int | None:
-    """Return how closely a domain names the user; None: it does not. The wildcard leaves root out."""
+    """Return how specifically a domain names the user; None: it does not. The wildcard excludes root."""
     if domain == name or (":" in domain and not domain.startswith(("@", "%")) and _span_contains(domain, uid)):
         return 2
     if domain.startswith("@"):
@@ -63,7 +64,7 @@ def _rank(domain: str, name: str, uid: int, groups: set[str], numbers: set[str])
 
 
 def _span_contains(span: str, number: int) -> bool:
-    """Return whether a number is in ``1000:2000``, ``1000:`` or ``:2000``, which is 2000 only."""
+    """Return whether a number is in ``1000:2000``, ``1000:`` or ``:2000`` (only 2000)."""
     low, _, high = span.partition(":")
     if not all(part.isdecimal() or not part for part in (low, high)) or not (low or high):
         return False

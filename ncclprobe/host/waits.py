@@ -1,4 +1,6 @@
-"""Find the call in which a process waits, and its file, socket, lock or process, by files of /proc, which may block."""
+"""Find the call in which a process waits, and its file, socket, lock or process, from files of /proc,
+which may block.
+"""
 
 import os
 import re
@@ -13,20 +15,20 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError
 
 BLOCKED_S = 0.2
-"""How long one file of one process is waited for."""
+"""Timeout for one file of one process."""
 _OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
 _POLLED, _MOST_POLLED, _MOST_SELECTED = struct.Struct("=i4x"), 64, 1023
-"""A file that poll(2) waits for, how many are looked at, and the last one that select(2) can wait for."""
+"""The size of an entry of poll(2), the most entries that are read, and the highest file of select(2)."""
 _TARGET = re.compile(r"^tfd: +([0-9]+) ", re.MULTILINE)
 """A file that epoll_wait(2) waits for, in proc_pid_fdinfo(5)."""
 _OF_CHILD = {"wait4": 1, "waitid": 2}
 _LOCKS, _FOR_INPUT = ("flock", "fcntl"), ("poll", "epoll_wait", "select")
 _OPENED = {"x86_64": {"2": 1, "257": 2}, "aarch64": {"56": 2}}
-"""Which word of /proc/PID/syscall is the address of the path of open(2) and openat(2)."""
+"""Index of the path's address in /proc/PID/syscall for open(2) and openat(2)."""
 _PATH_BYTES, _PAGE = 4096, 4096
 _MOST_PIDS = 1 << 22
 _OLD_SLEEPS = (35, 101)
-"""nanosleep(2). C and C++ sleep for a while by CLOCK_REALTIME, and Python until a time of CLOCK_MONOTONIC."""
+"""nanosleep(2). C and C++ sleep for a duration by CLOCK_REALTIME, Python until a time of CLOCK_MONOTONIC."""
 _SYSCALLS = {
     "x86_64": {
         **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
@@ -42,11 +44,11 @@ _SYSCALLS = {
         **{98: "futex", 56: "open", 95: "waitid", 124: "sched_yield", 67: "read", 68: "write", 79: "stat"},
     },
 }
-"""Names of the calls that processes wait in, by their numbers (asm/unistd.h); variants of one have its name."""
+"""Names of blocking system calls, by number (asm/unistd.h); variants share a name."""
 
 
 def waits(path: str) -> dict[str, Any]:
-    """Return the call that a process's first thread is in, and the file, socket or process that it was given."""
+    """Return the system call of a process's first thread, and the file, socket or process it refers to."""
     words = text_or_empty(f"{path}/syscall").split()
     if not words or not words[0].isdecimal():
         return {"call": words[0] if words else ""}
@@ -62,15 +64,15 @@ def waits(path: str) -> dict[str, Any]:
         return {"call": call, "file": _path_at(path, int(words[_OPENED[os.uname().machine][words[0]]], 16))}
     if call == "nanosleep":
         return {"call": call, "native": int(words[0]) in _OLD_SLEEPS or words[1:3] == ["0x0", "0x0"]}
-    files = [int(words[1], 16)] if _OF_FD.fullmatch(call) else _awaited(path, call, words)
+    files = [int(words[1], 16)] if _OF_FD.fullmatch(call) else _awaited_files(path, call, words)
     links = [link_or_empty(f"{path}/fd/{each}") for each in files]
     if (listens := _listening(links)) and call in (*_FOR_INPUT, "accept"):
         return {"call": call, "file": listens, "listens": True}
     return {"call": call, "file": links[0] if len(links) == 1 else "", "stdin": files == [0]}
 
 
-def _awaited(path: str, call: str, words: list[str]) -> list[int]:
-    """Return the files that a process waits for in epoll_wait(2) or, if its memory may be read, in poll or select."""
+def _awaited_files(path: str, call: str, words: list[str]) -> list[int]:
+    """Return the files that a process waits for in epoll_wait(2) or, if its memory is readable, in poll or select."""
     if call == "epoll_wait":
         return [int(each) for each in _TARGET.findall(text_or_empty(f"{path}/fdinfo/{int(words[1], 16)}"))]
     if call == "select":
@@ -84,7 +86,7 @@ def _awaited(path: str, call: str, words: list[str]) -> list[int]:
 
 
 def _listening(links: list[str]) -> str:
-    """Return the first of these sockets that accepts connections; empty: none does."""
+    """Return the first of these sockets that accepts connections; empty: none."""
     own = {each for each in links if each.startswith("socket:")}
     with suppress(OSError):
         for family, inode, message in sockets([LISTENING]) if own else ():
@@ -98,7 +100,7 @@ def _locks() -> str:
 
 
 def lock_holder(pid: int, text: str) -> int:
-    """Return the process that holds the lock on a file that `pid` waits for, by /proc/locks; 0: unknown."""
+    """Return the process that holds the file lock that `pid` waits for, from /proc/locks; 0: unknown."""
     lines = [line.split() for line in text.splitlines()]
     number = next((words[0] for words in lines if len(words) > 5 and words[1] == "->" and words[5] == str(pid)), None)
     holds = (words[4] for words in lines if len(words) > 4 and words[0] == number and words[1] != "->")
@@ -106,7 +108,7 @@ def lock_holder(pid: int, text: str) -> int:
 
 
 def _only_user(pid: str, file: str) -> int:
-    """Return the one other process that has a file open and waits for no lock, if /proc/locks is empty; 0: none."""
+    """Return the only other process that has a file open and waits for no lock, if /proc/locks is empty; 0: none."""
     found = []
     for other in os.listdir("/proc") if file.startswith("/") else ():  # noqa: PTH208
         if other.isdecimal() and other != pid and file in _opened(f"/proc/{other}/fd"):
@@ -124,12 +126,12 @@ def _opened(folder: str) -> set[str]:
 
 
 def _path_at(path: str, address: int) -> str:
-    """Return the path that a process has given to the kernel, from its memory; empty if that may not be read."""
+    """Read a path argument from a process's memory; empty if that is not permitted."""
     return _memory(path, address, _PATH_BYTES).partition(b"\0")[0].decode(errors="replace")
 
 
 def _memory(path: str, address: int, size: int) -> bytes:
-    """Return so many bytes of a process's memory, at most to the end of a page; none if it may not be read."""
+    """Read `size` bytes of a process's memory, at most to the end of a page; empty if that is not permitted."""
 
     def read() -> bytes:
         with open(f"{path}/mem", "rb", buffering=0) as memory:  # noqa: PTH123

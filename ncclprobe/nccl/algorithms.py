@@ -1,9 +1,9 @@
-"""NCCL_ALGO and NCCL_PROTO: which algorithms and protocols are left to each collective.
+"""NCCL_ALGO and NCCL_PROTO: the algorithms and protocols that they leave to each collective.
 
 ``entry{;entry}``, an entry being ``[function:][^]name{,name}``. Source: src/graph/tuning.cc:36 parseList and :453
 (v2.30.7); in prose docs/maintainers/nccl.md. Before 2.24 there was one list for all functions, unknown names were
-passed over, and Ring came back if no algorithm was left, with the protocols that are left
-(src/graph/tuning.cc:290 ncclTopoTuneModel, v2.23.4).
+ignored, and if no algorithm was left, Ring was used with the remaining protocols (src/graph/tuning.cc:290
+ncclTopoTuneModel, v2.23.4).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ _ONLY_RING = frozenset({"Ring"})
 
 
 class Pin(Struct, frozen=True):
-    """What a list leaves to each function that it speaks of; `error` why NCCL refuses it, empty if it does not.
+    """The choices that a list leaves to each function that it covers; `error`: why NCCL rejects it, otherwise empty.
 
-    `ignored` are names that versions before 2.24 pass over.
+    `ignored` are names that versions before 2.24 ignore.
     """
 
     kept: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -34,16 +34,18 @@ class Pin(Struct, frozen=True):
 
     @property
     def every_function(self) -> bool:
-        """Return whether all functions are pinned, because the list is not scoped."""
+        """Return whether the list is unscoped, so that all functions are pinned."""
         return len(self.kept) == len(FUNCTIONS)
 
 
 class _Refused(Exception):
-    """The list is none that NCCL takes."""
+    """NCCL rejects the list."""
 
 
 def parse_pin(text: str, names: Sequence[str], version: Version | None = None) -> Pin:
-    """Read NCCL_ALGO (`names` is ALGORITHMS) or NCCL_PROTO (PROTOCOLS) as this version does. No text is no pin."""
+    """Parse NCCL_ALGO (`names` is ALGORITHMS) or NCCL_PROTO (PROTOCOLS) as this version does. Empty text
+    pins nothing.
+    """
     if not reaches(version, _GRAMMAR):
         return _old(text, names) if text else Pin()
     kept: dict[str, frozenset[str]] = {}
@@ -84,7 +86,7 @@ def _old(text: str, names: Sequence[str]) -> Pin:
 
 
 def implemented(function: str, version: Version | None = None) -> frozenset[str]:
-    """Return the algorithms that NCCL has for a collective at all."""
+    """Return the algorithms that NCCL implements for a collective."""
     if function in ("Broadcast", "Reduce"):
         return _ONLY_RING
     if function == "AllReduce":
@@ -97,30 +99,32 @@ def implemented(function: str, version: Version | None = None) -> frozenset[str]
 def stranded(
     algorithms: Pin, protocols: Pin, lacking: frozenset[str] = frozenset(), version: Version | None = None
 ) -> tuple[str, ...]:
-    """Return the functions with no algorithm and protocol left, whose calls fail.
+    """Return the functions without a usable algorithm and protocol, whose calls fail.
 
-    Before 2.24 only those without a protocol, because Ring was used again.
+    Before 2.24 only those without a protocol, because Ring remained.
     """
     if not reaches(version, _GRAMMAR):
         return tuple(name for name in FUNCTIONS if not protocols.kept.get(name, True))
     return tuple(
         name
         for name in FUNCTIONS
-        if not _usable(
+        if not _is_usable(
             (algorithms.kept.get(name, frozenset(ALGORITHMS)) & implemented(name, version)) - lacking,
             protocols.kept.get(name, frozenset(PROTOCOLS)),
         )
     )
 
 
-def _usable(algorithms: frozenset[str], protocols: frozenset[str]) -> bool:
-    """Return whether a pair works: Tree and Ring have every protocol, the others Simple (src/graph/tuning.cc)."""
+def _is_usable(algorithms: frozenset[str], protocols: frozenset[str]) -> bool:
+    """Return whether a combination works: Tree and Ring have every protocol, the others Simple
+    (src/graph/tuning.cc).
+    """
     return bool(algorithms and ("Simple" in protocols or (protocols and algorithms & frozenset(_ALL_PROTOCOLS))))
 
 
 def forces_ll128(protocols: Pin) -> bool:
-    """Return whether LL128 is switched on by hand for some function, also by excluding others.
+    """Return whether the user enables LL128 for some function, also by excluding others.
 
-    NCCL then does not judge it.
+    NCCL then does not check whether it is safe.
     """
     return any("LL128" in left for left in protocols.kept.values())

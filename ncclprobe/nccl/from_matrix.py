@@ -1,4 +1,4 @@
-"""The machine that a matrix of ``nvidia-smi topo`` shows, as facts that checks take. Pure.
+"""The machine that a matrix of ``nvidia-smi topo`` shows, as facts for checks. Pure.
 
 NVLinks and the PCI tree follow from the words between the devices. Facts that no matrix shows and checks need are
 assumed and listed in :data:`ASSUMED`. Facts that the text leaves out are Absent.
@@ -26,19 +26,19 @@ from ncclprobe.nccl.paths import tree_word
 
 ASSUMED = "NICs are up and of one kind, the kernel has GPUDirect RDMA, and no variable of NCCL's is set"
 Words = Mapping[tuple[str, str], str]
-"""The words for a pair of devices, in both orders; without the pairs for which neither row exists."""
+"""The words for pairs of devices, in both orders, without pairs for which neither row exists."""
 
 _RANKS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
 _SAME_SWITCH, _SAME_ROOT, _SAME_BRIDGE, _SAME_NODE, _APART = range(5)
 _MOST_LINKS = 18  # of a GPU that is linked to others directly: H100's and B200's 18 are the most so far
 _GPU, _NIC, _EFA = Identity(0x030200, 0x10DE, 0), Identity(0x020700, 0x15B3, 0), Identity(0x020000, 0x1D0F, 0)
 _ETHERNET, _AMAZON, _OTHERS = ("roce", "bnxt_re", "irdma"), ("rdmap", "efa"), ("hfi1", "cxi", "ib")
-"""The kernel's names of RDMA devices whose name shows the network; mlx5_0 may be of either kind."""
+"""The kernel's prefixes of RDMA devices that reveal the network; mlx5_0 may be of either kind."""
 _LINK = PcieLink(None, None, None, None)
 
 
 def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
-    """Return the facts that a matrix yields. `peers`: the table of peer-to-peer status printed of the same GPUs."""
+    """Derive facts from a matrix. `peers`: the table of peer-to-peer status for the same GPUs."""
     names = (*matrix.gpus, *matrix.nics)
     if len(names) > bounds.TOPO_DEVICES or max(map(len, names)) > bounds.TOPO_NAME:
         why = f"{len(names)} devices, or names of more than {bounds.TOPO_NAME} letters, are not a machine's"
@@ -62,10 +62,10 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
 def shown(
     matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: Matrix | None = None
 ) -> dict[type, Any]:
-    """Return the facts that a matrix shows without an assumption; what it does not show of devices is `rest`.
+    """Return the facts that a matrix shows without assumptions; everything else about devices is `rest`.
 
-    `gpus` and `fabric` are those of other texts of the machine. Devices have the addresses that these give. The matrix
-    cannot be compared with a tree that was made of it, and so it is `rest` too.
+    `gpus` and `fabric` come from other texts of the machine and provide the devices' addresses. The matrix cannot be
+    compared with a tree that was made from it, so the Matrix fact is `rest` too.
     """
     found, names = facts_of(matrix, peers), (*matrix.gpus, *matrix.nics)
     own: Gpus = found[Gpus]
@@ -78,7 +78,7 @@ def shown(
     given |= {device.name: device.pci for device in devices if isinstance(device.pci, str)}
     at = {_address(names, name): given[name] for name in names if name in given}
     kinds: dict[type, Any] = {Gpus: replace(own, all=tuple(known), nvml=rest)}
-    kinds |= {NvLinks: _moved_links(found[NvLinks], at), Pci: _moved(found[Pci], at, rest), Matrix: rest}
+    kinds |= {NvLinks: _move_links(found[NvLinks], at), Pci: _move_devices(found[Pci], at, rest), Matrix: rest}
     if matrix.kind == "p2p" or peers:
         kinds[PeerAccess] = found[PeerAccess]
     nics = {name: _address(names, name) for name in matrix.nics}
@@ -86,12 +86,12 @@ def shown(
         placed = [replace(d, pci=nics[d.name]) if d.name in nics and d.name not in given else d for d in devices]
         kinds[Fabric] = replace(fabric, devices=tuple(placed))
     elif nics and not any(name.startswith("NIC") for name in nics):
-        kinds[Fabric] = Fabric(tuple(_dark(name, address, rest) for name, address in nics.items()))
+        kinds[Fabric] = Fabric(tuple(_device_by_name(name, address, rest) for name, address in nics.items()))
     return kinds
 
 
-def _moved(pci: Pci | Absent, at: Mapping[str, str], rest: Absent) -> Pci | Absent:
-    """Return the tree with devices at other addresses, of which no more than their places is known."""
+def _move_devices(pci: Pci | Absent, at: Mapping[str, str], rest: Absent) -> Pci | Absent:
+    """Return the tree with devices at other addresses, with nothing known but their places."""
     if isinstance(pci, Absent):
         return pci
     dark: dict[str, Any] = dict.fromkeys(("link", "local_cpus", "iommu", "errors", "bars", "settings"), rest)
@@ -100,7 +100,7 @@ def _moved(pci: Pci | Absent, at: Mapping[str, str], rest: Absent) -> Pci | Abse
     return Pci({each.address: each for each in moved}, {name: Bridge(name, rest, rest, rest) for name in above})
 
 
-def _moved_links(nvlinks: NvLinks | Absent, at: Mapping[str, str]) -> NvLinks | Absent:
+def _move_links(nvlinks: NvLinks | Absent, at: Mapping[str, str]) -> NvLinks | Absent:
     """Return the links with their ends at other addresses."""
     if isinstance(nvlinks, Absent):
         return nvlinks
@@ -115,7 +115,7 @@ def _moved_links(nvlinks: NvLinks | Absent, at: Mapping[str, str]) -> NvLinks | 
 
 
 def _words(matrix: Matrix) -> dict[tuple[str, str], str]:
-    """Both rows say the same of a pair, so one of them is enough."""
+    """Return the word of each pair in both orders; one of its two rows is enough."""
     said = {(one, two): word for one, row in matrix.links.items() for two, word in row.items() if one != two}
     return {(two, one): word for (one, two), word in said.items()} | said
 
@@ -129,20 +129,20 @@ def _nic(name: str, address: str) -> RdmaDevice:
     return RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", Rate(400, 4, "NDR"), layer),), address)
 
 
-def _dark(name: str, address: str, rest: Absent) -> RdmaDevice:
-    """Return a device that is known by its name only."""
+def _device_by_name(name: str, address: str, rest: Absent) -> RdmaDevice:
+    """Return a device of which only the name is known."""
     layer = "Ethernet" if name.startswith(_ETHERNET) else rest
     port = Port(name, 1, rest, rest, rest, layer, rest, rest, rest, rest, rest)
     return RdmaDevice(name, (port,), address, rest, rest, rest, rest, rest)
 
 
 def told_by_name(nic: str) -> bool:
-    """Whether the name of an RDMA device shows its network."""
+    """Return whether an RDMA device's name reveals its network."""
     return nic.startswith((*_ETHERNET, *_AMAZON, *_OTHERS))
 
 
 def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
-    """Return each GPU's links; Absent if the matrix shows none, or not whose they are."""
+    """Return each GPU's links; Absent if the matrix shows none, or does not show whose they are."""
     if matrix.kind != "topo-m":
         return Absent(f"a matrix of {'-p2p' if matrix.kind == 'p2p' else '-mp'} shows no NVLinks")
     unsaid = {gpu for pair in combinations(matrix.gpus, 2) if pair not in words for gpu in pair}
@@ -151,7 +151,7 @@ def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
     if max((sum(row.values()) for row in of_each.values()), default=0) > _MOST_LINKS:
         found = {gpu: _links({"": count}) for gpu, count in _count_switch_links(of_each).items()}
     else:
-        direct = _direct(of_each)
+        direct = _direct_links(of_each)
         if direct is None:
             return Absent("the GPUs are linked in different ways, and may have links to GPUs that are not shown")
         names = (*matrix.gpus, *matrix.nics)
@@ -161,16 +161,16 @@ def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
 
 
 def _links(ends: Mapping[str, int]) -> tuple[NvLink, ...]:
-    """Return so many links to the GPUs at these addresses; to NVSwitches if the address is empty."""
+    """Return this many links to the GPUs at these addresses; to NVSwitches if the address is empty."""
     to = [end for end, count in ends.items() for _ in range(count)]
     kinds: dict[bool, Remote] = {True: "gpu", False: "switch"}
     return tuple(NvLink(n, "active", remote=kinds[bool(end)], remote_pci=end) for n, end in enumerate(to))
 
 
 def _count_switch_links(of_each: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the links of GPUs behind NVSwitches: nvidia-smi prints the smaller number of the two GPUs.
+    """Return the links of GPUs behind NVSwitches: nvidia-smi prints the smaller number of two GPUs.
 
-    If the words are not such minima, a GPU has the smallest one printed for it.
+    If the words are not such minima, a GPU gets the smallest number printed for it.
     """
     most = {gpu: max(row.values()) for gpu, row in of_each.items()}
     if all(n == min(most[gpu], most[other]) for gpu, row in of_each.items() for other, n in row.items()):
@@ -178,11 +178,11 @@ def _count_switch_links(of_each: Mapping[str, Mapping[str, int]]) -> dict[str, i
     return {gpu: min((n for n in row.values() if n), default=0) for gpu, row in of_each.items()}
 
 
-def _direct(of_each: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]] | None:
-    """Return the links of GPUs without NVSwitches to each other, if these are all their links.
+def _direct_links(of_each: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]] | None:
+    """Return the GPUs' links to each other without NVSwitches, if these are all their links.
 
     That is so with bridges, if all GPUs have equally many, and if each is linked to each other one. In the last case
-    words above the usual one are cut down to it: they count further links than those of the mesh (V100).
+    words above the usual one are reduced to it: they count links beyond the mesh (V100).
     """
     peers = {gpu: {other for other, n in row.items() if n} for gpu, row in of_each.items()}
     sums = {sum(row.values()) for row in of_each.values()}
@@ -196,9 +196,9 @@ def _direct(of_each: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[st
 
 
 def _pci(matrix: Matrix, words: Words) -> Pci | Absent:
-    """Return a tree with these words; NUMA nodes help if an NVLink hides one. Absent if no tree fits.
+    """Return a tree with these words; NUMA nodes help where an NVLink hides one. Absent if no tree fits.
 
-    Hand-made words may fit no tree. Mismatches beyond a PCIe switch, and those among NICs, change nothing.
+    Hand-made words may fit no tree. Mismatches beyond a PCIe switch, and among NICs, do not matter.
     """
     if matrix.kind == "p2p":
         return Absent("a table of peer-to-peer status shows no PCI paths")
@@ -211,14 +211,14 @@ def _pci(matrix: Matrix, words: Words) -> Pci | Absent:
     near = {pair: word if word in ("PIX", "PXB") or word.startswith("NV") else "far" for pair, word in of_gpus.items()}
     for shown, told in ((words, words), (of_gpus, of_gpus), (words, near), (of_gpus, near)):
         for tree in (_tree(names, shown, known) for known in (homes, {})):
-            if not _disagreeing(tree, told):
+            if not _mismatched_pairs(tree, told):
                 return Pci({device.address: device for device in tree.values()})
-    one, two = _disagreeing(_tree(names, words, homes), words)[0]
+    one, two = _mismatched_pairs(_tree(names, words, homes), words)[0]
     return Absent(f"no PCI tree has these words: {one} and {two} cannot be {words[one, two]}")
 
 
-def _disagreeing(tree: Mapping[str, Device], words: Words) -> list[tuple[str, str]]:
-    """Return the pairs that have another word in the tree; "far" is any that is not within PCIe switches."""
+def _mismatched_pairs(tree: Mapping[str, Device], words: Words) -> list[tuple[str, str]]:
+    """Return the pairs whose word differs in the tree; "far" is any word outside PCIe switches."""
     wrong = []
     for (one, two), word in words.items():
         own = tree_word(tree[one], tree[two])
@@ -229,7 +229,7 @@ def _disagreeing(tree: Mapping[str, Device], words: Words) -> list[tuple[str, st
 
 
 def _tree(names: Sequence[str], words: Words, homes: Mapping[str, str | None]) -> dict[str, Device]:
-    """Return each device in its place: a NUMA node, a host bridge, a root port, and up to two switches below that."""
+    """Place each device: a NUMA node, a host bridge, a root port, and up to two switches below that."""
     ranks = {pair: _rank(pair, words.get(pair, "SYS"), homes) for pair in permutations(names, 2)}
     found: dict[str, Device] = {}
     roots = 0
@@ -245,7 +245,7 @@ def _tree(names: Sequence[str], words: Words, homes: Mapping[str, str | None]) -
 
 
 def _bridges_below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], port: str) -> dict[str, tuple[str, ...]]:
-    """Return the bridges above each device of a root port, only as names. A switch is a port up and one down."""
+    """Return the bridges above each device of a root port, by name only. A switch has a port up and one down."""
     groups = _clusters(names, ranks, _SAME_SWITCH)
     if len(names) == 1:
         return {names[0]: (port,)}
@@ -258,7 +258,7 @@ def _bridges_below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], p
 
 
 def _rank(pair: tuple[str, str], word: str, homes: Mapping[str, str | None]) -> int:
-    """Return how far two devices are apart. If an NVLink hides it, the NUMA nodes decide."""
+    """Return the distance rank of two devices. If an NVLink hides it, the NUMA nodes decide."""
     if not word.startswith("NV"):
         return _RANKS[word]
     one, two = (homes.get(name) for name in pair)
@@ -266,7 +266,7 @@ def _rank(pair: tuple[str, str], word: str, homes: Mapping[str, str | None]) -> 
 
 
 def _clusters(names: Sequence[str], ranks: Mapping[tuple[str, str], int], rank: int) -> list[list[str]]:
-    """Return groups of devices that are not farther apart than `rank`, directly or through others."""
+    """Group devices that are within distance `rank`, directly or through others."""
     groups: list[list[str]] = []
     for name in names:
         near = [g for g in groups if any(ranks[one, name] <= rank for one in g)]
@@ -276,7 +276,7 @@ def _clusters(names: Sequence[str], ranks: Mapping[tuple[str, str], int], rank: 
 
 
 def _peer_access(table: Matrix, words: Words) -> PeerAccess | Absent:
-    """Return the table's statement on the letter behind -p2p; Absent unless that letter is one that checks need."""
+    """Return peer access from a table of -p2p; Absent unless its letter is one that checks need."""
     letters = {*table.capability}
     if not letters & {"r", "w"}:
         kind = f"-p2p {table.capability}" if table.capability else "-p2p without the command above it"

@@ -1,14 +1,14 @@
-"""Which addresses torch's gloo groups listen on, and whether two nodes' can be connected.
+"""The addresses that torch's gloo groups listen on, and whether two nodes' devices can connect.
 
 A gloo group has one device for each name in GLOO_SOCKET_IFNAME, otherwise one on the address of the host's own name,
-and 127.0.0.1 if that name leads to no address of this host. The first device of every rank is connected with the first
-of every other, the second with the second. The rank with the greater of two addresses calls, from any address of its
-own, and the other listens.
+and 127.0.0.1 if that name does not resolve to an address of this host. The first device of every rank is connected with
+the first of every other, the second with the second. The rank with the greater of two addresses connects, from any
+address of its own, and the other listens.
 
 Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp createDefaultDevice and Options::create_default, Utils.hpp
-split (torch 2.13; 2.x before it reads the same in init.cpp, 1.x took one character for a name, too);
-gloo/transport/tcp/device.cc lookupAddrForIface, lookupAddrForHostname, sockaddrToInterfaceName and
-Device::isInitiator, rendezvous in tcp/context.cc. The cases of tests/nccl/test_gloo.py are the real one's.
+split (torch 2.13; 2.x before it reads the same in init.cpp, 1.x also accepted a name of one character);
+gloo/transport/tcp/device.cc lookupAddrForIface, lookupAddrForHostname, sockaddrToInterfaceName and Device::isInitiator,
+rendezvous in tcp/context.cc. The cases of tests/nccl/test_gloo.py are the real one's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Device(Struct, frozen=True):
-    """What a rank listens on: an address, and the interface that gloo takes it to be of.
+    """The address that a rank listens on, and the interface that gloo assigns to it.
 
-    `fallback`: the host's own name leads to no address of it, so that torch took 127.0.0.1.
+    `fallback`: the host's own name does not resolve to one of its addresses, so torch uses 127.0.0.1.
     """
 
     interface: str
@@ -35,29 +35,29 @@ class Device(Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """Return 4 or 6."""
+        """Return the IP version, 4 or 6."""
         return ip_address(self.address).version
 
     @property
     def loopback(self) -> bool:
-        """Return whether the address leads every host to itself."""
+        """Return whether this is a loopback address."""
         return ip_address(self.address.partition("%")[0]).is_loopback
 
 
 class Refused(Struct, frozen=True):
-    """torch ends here: `why` is the cause."""
+    """torch fails to start here, for the reason `why`."""
 
     why: str
 
 
 Chosen = Device | Refused | Absent
-"""Absent: whether the kernel lets gloo have the address cannot be seen from outside."""
+"""Absent: whether the kernel allows gloo to bind the address cannot be seen from outside."""
 
 
 def named(ifname: str) -> tuple[str, ...]:
-    """Return the interfaces that GLOO_SOCKET_IFNAME=`ifname` names; none if the host's own name decides.
+    """Return the interfaces that GLOO_SOCKET_IFNAME names; empty if the host's own name decides.
 
-    A single character counts as not set. Nothing is trimmed; an empty piece is a name, but for one at the end.
+    A single character counts as not set. Nothing is trimmed. An empty piece is a name, except at the end.
     """
     if len(ifname) < 2:
         return ()
@@ -66,9 +66,9 @@ def named(ifname: str) -> tuple[str, ...]:
 
 
 def devices(interfaces: Interfaces, ifname: str, hostname: str, resolved: Sequence[str]) -> tuple[Chosen, ...]:
-    """Return the devices of a rank, in their order.
+    """Return the devices of a rank, in order.
 
-    `resolved` is what getaddrinfo(3) answers for `hostname`, in its order and in numbers; empty: nothing.
+    `resolved` are the numeric addresses that getaddrinfo(3) returns for `hostname`, in order; may be empty.
     """
     if names := named(ifname):
         return tuple(interface_address(interfaces, name) for name in names)
@@ -76,47 +76,47 @@ def devices(interfaces: Interfaces, ifname: str, hostname: str, resolved: Sequen
 
 
 def interface_address(interfaces: Interfaces, name: str) -> Chosen:
-    """Return the first address of exactly this name, IPv4 before IPv6, as getifaddrs(3) lists them."""
+    """Return the first address of exactly this interface, IPv4 before IPv6, as getifaddrs(3) lists them."""
     if not name:
         return Refused("an empty name is not an interface")
     own = next((each for each in interfaces.addresses if each.name == name), None)
     if own is None:
         return Refused(f"{name!r} is not an interface of this node that has an address")
-    return _unsure(interfaces, own) or _device(interfaces, own.address)
+    return _bind_doubt(interfaces, own) or _device(interfaces, own.address)
 
 
 def hostname_address(interfaces: Interfaces, hostname: str, resolved: Sequence[str]) -> Chosen:
-    """Return the first address of the host's own name that it may bind to, otherwise 127.0.0.1."""
+    """Return the first bindable address of the host's own name, otherwise 127.0.0.1."""
     if len(hostname) > _LONGEST_NAME:
         return Refused(f"the host's name has {len(hostname)} characters, and torch reads at most {_LONGEST_NAME}")
     for address in resolved:
-        if found := _bound(interfaces, address):
+        if found := _bind(interfaces, address):
             return found
-    found = _bound(interfaces, _LOOPBACK)
+    found = _bind(interfaces, _LOOPBACK)
     if isinstance(found, Device):
         return Device(found.interface, found.address, fallback=True)
     return found or Refused("the host's own name leads to none of its addresses, and it has no 127.0.0.1")
 
 
-def _bound(interfaces: Interfaces, address: str) -> Chosen | None:
-    """Return what becomes of a device on `address`; None if bind(2) refuses it, so that the next one is tried."""
+def _bind(interfaces: Interfaces, address: str) -> Chosen | None:
+    """Return the device on `address`; None if bind(2) fails, so that the next one is tried."""
     own = next((each for each in interfaces.addresses if same(each.address, address)), None)
     if own is not None:
-        return _unsure(interfaces, own) or _device(interfaces, address)
+        return _bind_doubt(interfaces, own) or _device(interfaces, address)
     parsed = ip_address(address)
     if isinstance(parsed, IPv4Address):
         if _is_loopback(interfaces, parsed):
             return _device(interfaces, address)
-        nobodys = parsed.is_unspecified or parsed.is_multicast or _broadcast(interfaces, parsed)
+        nobodys = parsed.is_unspecified or parsed.is_multicast or _is_broadcast(interfaces, parsed)
     else:
         nobodys = parsed.is_unspecified
     return Refused(f"the host's own name leads to {address}, which is the address of no interface") if nobodys else None
 
 
 def _device(interfaces: Interfaces, address: str) -> Chosen:
-    """Return a device on an address that can be bound, if gloo finds the interface of it.
+    """Return a device on a bindable address, if gloo finds its interface.
 
-    For IPv4 it takes the interface of that address, and for 127/8 the first one with such an address.
+    For IPv4 it uses the interface of that address, and for 127/8 the first one with such an address.
     """
     local = ip_address(address) in _LOOPBACKS if "%" not in address and ":" not in address else False
     for each in interfaces.addresses:
@@ -128,7 +128,7 @@ def _device(interfaces: Interfaces, address: str) -> Chosen:
 _LOOPBACKS = ip_interface("127.0.0.0/8").network
 
 
-def _unsure(interfaces: Interfaces, own: Address) -> Absent | None:
+def _bind_doubt(interfaces: Interfaces, own: Address) -> Absent | None:
     """Return why the kernel may refuse one of this host's own addresses; None if it does not."""
     interface = interfaces.by_name[own.name]
     if "up" not in interface.flags:
@@ -139,7 +139,7 @@ def _unsure(interfaces: Interfaces, own: Address) -> Absent | None:
 
 
 def _is_loopback(interfaces: Interfaces, address: IPv4Address) -> bool:
-    """Return whether an IPv4 address is local by being in a network of a loopback interface, as all of 127/8 is."""
+    """Return whether an IPv4 address is in a network of a loopback interface, as all of 127/8 is."""
     return any(
         address in ip_interface(f"{each.address}/{each.netmask}").network
         for each in interfaces.addresses
@@ -152,8 +152,8 @@ def _up_loopback(interfaces: Interfaces, name: str) -> bool:
     return interface.loopback and "up" in interface.flags
 
 
-def _broadcast(interfaces: Interfaces, address: IPv4Address) -> bool:
-    """Return whether an IPv4 address is a broadcast address here, which the kernel lets TCP bind to."""
+def _is_broadcast(interfaces: Interfaces, address: IPv4Address) -> bool:
+    """Return whether an IPv4 address is a broadcast address here, which the kernel allows TCP to bind."""
     if address == IPv4Address("255.255.255.255"):
         return True
     networks = (
@@ -165,19 +165,19 @@ def _broadcast(interfaces: Interfaces, address: IPv4Address) -> bool:
 
 
 def same(one: str, other: str) -> bool:
-    """Return whether two numeric addresses, with their scope, are one."""
+    """Return whether two numeric addresses, including scope, are equal."""
     return ip_address(one) == ip_address(other)
 
 
 def calls(one: Device, other: Device) -> bool:
-    """Return whether `one` is the end that calls: that with the greater address."""
+    """Return whether `one` is the end that connects: the one with the greater address."""
     return ip_address(one.address.partition("%")[0]).packed > ip_address(other.address.partition("%")[0]).packed
 
 
 def parted(one: Device, ones: Interfaces, other: Device, others: Interfaces) -> str:
-    """Return why devices of two different nodes are certain not to be connected; empty if it is up to the network.
+    """Return why devices of two nodes certainly cannot connect; empty if that depends on the network.
 
-    `ones` and `others` are the interfaces of their nodes: who calls an address that is its own calls itself.
+    `ones` and `others` are the interfaces of their nodes: connecting to one's own address reaches oneself.
     """
     if one.version != other.version:
         return f"{one.address} and {other.address} are of different address families"
@@ -197,14 +197,14 @@ def _own(interfaces: Interfaces, address: str) -> bool:
 
 
 class Node(Struct, frozen=True):
-    """One node of a group: its interfaces, and the devices of each of its ranks, which are equal."""
+    """One node of a group: its interfaces, and its devices, which are the same for all its ranks."""
 
     interfaces: Interfaces
     devices: tuple[Chosen, ...]
 
 
 class Parted(Struct, frozen=True):
-    """Two nodes, in the order of their names' appearance, whose ranks are certain not to be connected, and why."""
+    """Two nodes, in order of appearance, whose ranks certainly cannot connect, and why."""
 
     one: str
     other: str
@@ -212,7 +212,7 @@ class Parted(Struct, frozen=True):
 
 
 def partings(nodes: Mapping[str, Node]) -> Iterator[Parted]:
-    """Yield the pairs of nodes that are certain not to be connected, each once. What is not known parts none."""
+    """Yield each pair of nodes that certainly cannot connect. Unknown facts part nobody."""
     for (one, first), (other, second) in combinations(nodes.items(), 2):
         why = _why_parted(first, second)
         if why:

@@ -1,14 +1,14 @@
-"""How NCCL lets two GPUs of a node, and a GPU and a NIC, reach each other's memory, and whether it uses NVLS.
+"""How NCCL lets two GPUs of a node, and a GPU and a NIC, access each other's memory, and whether it uses NVLS.
 
 Sources between GPUs: src/graph/paths.cc ncclTopoCheckP2p, src/transport/p2p.cc:130, src/transport/shm.cc:61,
 src/transport/nvls.cc ncclNvlsInit, src/graph/search.cc:1124 (v2.30.7); older versions from their own tags. Both GPUs
-are taken to belong to ranks of one host that share /dev/shm. Not modelled: NCCL prefers the network if both GPUs
+are assumed to belong to ranks of one host that share /dev/shm. Not modelled: NCCL prefers the network if both GPUs
 reach a NIC below their own switch faster than each other (bandwidths would be needed).
 
-Sources between a GPU and a NIC: src/transport/net_ib/gdr.cc (the files whose existence is a peer-memory module),
-src/init.cc dmaBufSupported, src/graph/topo.cc:1651 and src/graph/paths.cc ncclTopoCheckGdr and ncclTopoComputePaths
-(v2.30.7); the differences of older versions from their own tags. Only NCCL's own InfiniBand transport is meant: a
-network plugin decides for itself. In prose: docs/maintainers/nccl.md.
+Sources between a GPU and a NIC: src/transport/net_ib/gdr.cc (the files that show a peer-memory module), src/init.cc
+dmaBufSupported, src/graph/topo.cc:1651 and src/graph/paths.cc ncclTopoCheckGdr and ncclTopoComputePaths (v2.30.7); the
+differences of older versions from their own tags. This covers only NCCL's own InfiniBand transport: a network plugin
+decides for itself. In prose: docs/maintainers/nccl.md.
 """
 
 import re
@@ -30,8 +30,7 @@ from ncclprobe.nccl.values import read_level, read_setting
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
 _LOOKED_AT_SINCE = {NV_MEM: (2, 4), NV_MEM_NC: (2, 22), NVIDIA_PEERMEM: (2, 23)}
-"""The first version of NCCL that looks for each file. From 2.9.8 to 2.21 it also asked for a name that no module uses.
-"""
+"""The first version of NCCL that checks each file. From 2.9.8 to 2.21 it also checked a name that no module uses."""
 
 _DMA_BUF, _DMA_BUF_CUDA = (2, 13, 4), (11, 7)
 _PXN = (2, 12)
@@ -43,15 +42,15 @@ _AMPERE = (8, 0)
 _FAR = {PathType.PHB: "across the host bridge (PHB or NODE)", PathType.SYS: "on another processor (SYS)"}
 
 _WITHOUT = r"\b(GeForce|TITAN|GB10)\b"
-"""Products without GPUDirect RDMA, which NCCL asks CUDA about (cudaDevAttrGPUDirectRDMASupported) and NVML keeps back.
+"""Products without GPUDirect RDMA. NCCL asks CUDA (cudaDevAttrGPUDirectRDMASupported); NVML does not report it.
 
-It is for Tesla and Quadro (docs.nvidia.com/cuda/gpudirect-rdma); DGX Spark has none, for its memory is the CPU's own
-(forums.developer.nvidia.com/t/348787).
+It exists for Tesla and Quadro (docs.nvidia.com/cuda/gpudirect-rdma). DGX Spark has none, because its memory is the
+CPU's own (forums.developer.nvidia.com/t/348787).
 """
 
 
 class Level(NamedTuple):
-    """The farthest path that is still used, and what set it: a variable as it was written, or ``default``."""
+    """The farthest path that is still used, and its origin: a variable as it was written, or ``default``."""
 
     path: PathType
     origin: str = "default"
@@ -62,10 +61,9 @@ class Level(NamedTuple):
 
 
 class KernelSupport(Struct, frozen=True):
-    """How a NIC reaches GPU memory on this machine. `works` None: the files do not decide; `why` is the reason in
-    words.
+    """How a NIC accesses GPU memory on this machine. `works` None: the files do not decide; `why` is the reason.
 
-    The files are prerequisites: NCCL itself tries, when a job starts.
+    The files are only prerequisites: NCCL itself tries when a job starts.
     """
 
     works: bool | None
@@ -75,8 +73,8 @@ class KernelSupport(Struct, frozen=True):
 class Direct(Struct, frozen=True):
     """The decision for one GPU and one NIC. None: unknown.
 
-    `path` is the path to compare with the level: the relay's, if NCCL uses one (PXN). Receiving and sending
-    differ: without NVLink NCCL has an old GPU's NIC write its memory but not read it.
+    `path` is compared with the level; it is the relay's if NCCL uses one (PXN). Receiving and sending differ: without
+    NVLink NCCL lets an old GPU's NIC write its memory but not read it.
     """
 
     gpu: str
@@ -89,7 +87,7 @@ class Direct(Struct, frozen=True):
 
 
 def user_level(settings: Settings, name: str, version: Version | None) -> Level | None:
-    """Return what NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL asks for; None if it is not set, or ignored."""
+    """Return the level set by NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL; None if it is not set, or ignored."""
     text = settings.get(name)
     word = read_level(text, version) if text is not None else None
     return Level(PathType[word], f"{name}={text}") if word else None
@@ -98,7 +96,7 @@ def user_level(settings: Settings, name: str, version: Version | None) -> Level 
 def kernel_support(
     direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]
 ) -> KernelSupport:
-    """Return a peer-memory module that this NCCL looks for, otherwise DMA-BUF. `cuda` is the driver's CUDA version."""
+    """Return a peer-memory module that this NCCL checks for, otherwise DMA-BUF. `cuda` is the driver's CUDA version."""
     modules = direct.peer_memory
     seen = () if isinstance(modules, Absent) else tuple(path for path in PATHS if path in modules)
     found = next((path for path in seen if reaches(version, _LOOKED_AT_SINCE[path])), None)
@@ -141,7 +139,7 @@ def _dma_buf(
 
 
 def supported(gpu: Gpu) -> bool:
-    """Return whether GPUs of this product have GPUDirect RDMA at all."""
+    """Return whether this product supports GPUDirect RDMA."""
     return not re.search(_WITHOUT, gpu.name)
 
 
@@ -153,10 +151,10 @@ def gdr_level(settings: Settings, version: Version | None) -> Level:
 
 
 def _counts_as(path: PathType, settings: Settings, version: Version | None) -> PathType:
-    """Return a version's reading of the path from a Grace's GPU to a NIC of its CPU, to be compared with the level.
+    """Return how a version classifies the path from a Grace's GPU to a NIC of its CPU, for comparison with the level.
 
-    P2C since 2.29. Before, C2C if NCCL_NET_GDR_C2C asks for it (the default from 2.27 on), otherwise as far as the CPU
-    is.
+    P2C since 2.29. Before, C2C if NCCL_NET_GDR_C2C enables it (the default from 2.27 on), otherwise the distance to the
+    CPU.
     """
     if path is not PathType.P2C or reaches(version, _P2C_IS_A_LEVEL):
         return path
@@ -167,7 +165,7 @@ def _counts_as(path: PathType, settings: Settings, version: Version | None) -> P
 
 
 def _relays(topology: Topology, settings: Settings, version: Version | None) -> Mapping[tuple[str, str], str]:
-    """Return the GPU over which NCCL goes from a GPU to a NIC (PXN), for the pairs that it joins so."""
+    """Return the relay GPU (PXN) for each pair of GPU and NIC that NCCL connects through one."""
     if not reaches(version, _PXN) or read_setting(settings, "NCCL_PXN_DISABLE", 0, version) == 1:
         return {}
     if reaches(version, _P2C) and read_setting(
@@ -185,7 +183,7 @@ def decide(
     settings: Settings,
     version: Version | None = None,
 ) -> tuple[Direct, ...]:
-    """Return every pair of a GPU and a NIC, if the kernel supports it. `gpus` by the names that `topology` has."""
+    """Return the decision for every pair of GPU and NIC, if the kernel supports it. `gpus` as named in `topology`."""
     level, relays = gdr_level(settings, version), _relays(topology, settings, version)
     sends = {name: _sends(topology, name, gpu, settings, version) for name, gpu in gpus.items() if supported(gpu)}
     counts = {path: _counts_as(path, settings, version) for path in PathType}
@@ -207,7 +205,7 @@ def decide(
 def _decide(
     pair: tuple[str, str], relay: str, path: PathType, counted: PathType, level: Level, sending: tuple[bool | None, str]
 ) -> Direct:
-    """Return what NCCL does between a GPU and a NIC at `path`, which counts as `counted`."""
+    """Return NCCL's decision for a GPU and a NIC at `path`, which counts as `counted`."""
     gpu, nic = pair
     through = f" through {relay} (PXN)" if relay else ""
     if counted > level.path:
@@ -222,9 +220,9 @@ def _decide(
 def _sends(
     topology: Topology, name: str, gpu: Gpu, settings: Settings, version: Version | None
 ) -> tuple[bool | None, str]:
-    """Return whether a NIC may read the GPU's memory. Before Ampere only with NVLink, or if no other GPU is.
+    """Return whether a NIC may read the GPU's memory. Before Ampere only with NVLink, or if there is no other GPU.
 
-    Up to 2.18 that held for every GPU.
+    Up to 2.18 this applied to every GPU.
     """
     asked = read_setting(settings, "NCCL_NET_GDR_READ", -2, version)
     if asked == 0:
@@ -250,10 +248,10 @@ _NVLS, _NVLS_FOR_TWO, _HOPPER, _MULTICAST_CUDA = (2, 17), (2, 29), (9, 0), (12, 
 
 
 class PeerTransport(Struct, frozen=True):
-    """The transport that NCCL takes between two GPUs. `transport` None: not known.
+    """NCCL's transport between two GPUs. `transport` None: unknown.
 
-    `broken`: NVML denies P2P to GPUs that NVLink joins, which ends NCCL's start ("P2P is disabled between NVLINK
-    connected GPUs") unless NCCL_IGNORE_DISABLED_P2P=1 lets it use another.
+    `broken`: NVML denies P2P to GPUs that NVLink joins, so NCCL fails to start ("P2P is disabled between NVLINK
+    connected GPUs") unless NCCL_IGNORE_DISABLED_P2P=1 lets it use another transport.
     """
 
     one: str
@@ -265,7 +263,7 @@ class PeerTransport(Struct, frozen=True):
 
 
 def maker(cpus: Cpus, machine: str) -> Maker:
-    """Return who made the processors, as far as NCCL cares; `machine` is uname's. Empty: none that NCCL knows."""
+    """Return the processors' maker as NCCL distinguishes them; `machine` is uname's. Empty: unknown to NCCL."""
     if machine.startswith(("aarch64", "arm")):
         return "arm"
     if machine.startswith("ppc64"):
@@ -276,7 +274,7 @@ def maker(cpus: Cpus, machine: str) -> Maker:
 
 
 def p2p_level(settings: Settings, version: Version | None, cpu: Maker, gpus: int) -> Level:
-    """Return NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, otherwise PXB, and SYS between the two GPUs of a machine by AMD.
+    """Return NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, otherwise PXB, and SYS between the two GPUs of an AMD machine.
 
     Up to 2.22 the default was SYS for any number of GPUs, and PXB for processors of Intel, Zhaoxin and Arm's makers.
     """
@@ -315,7 +313,7 @@ def _peer_transport(
     if path is None:
         return PeerTransport(*pair, None, None, "the PCI tree does not show how far apart they are")
     if path > level.path:
-        return PeerTransport(*pair, _otherwise(settings), path, f"{path.name}, {level}")
+        return PeerTransport(*pair, _fallback_transport(settings), path, f"{path.name}, {level}")
     ignore = read_setting(settings, "NCCL_IGNORE_DISABLED_P2P", 0, version)
     relayed = path is PathType.NVB  # NCCL then asks about each hop, over a GPU that is not known here
     if relayed or (ignore == 2 and reaches(version, _DISABLED_IS_REPORTED)):
@@ -329,7 +327,11 @@ def _peer_transport(
         return PeerTransport(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
     broken = path <= PathType.NVB and ignore == 0
     return PeerTransport(
-        *pair, _otherwise(settings), path, f"{path.name}, but NVML reports {status} of P2P between them", broken
+        *pair,
+        _fallback_transport(settings),
+        path,
+        f"{path.name}, but NVML reports {status} of P2P between them",
+        broken,
     )
 
 
@@ -345,16 +347,16 @@ def _status(peers: PeerAccess | Absent, pair: tuple[str, str]) -> str | None:
     return "OK" if all(word == "OK" for word in answers) else None
 
 
-def _otherwise(settings: Settings) -> Transport:
+def _fallback_transport(settings: Settings) -> Transport:
     """Return the transport without P2P: shared memory, and without that the network."""
     return "NET" if read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1 else "SHM"
 
 
 def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Version | None = None) -> NvlsChoice:
-    """Return whether NVLS can be used, and the first reason why not, for one rank per GPU.
+    """Return whether NVLS can be used with one rank per GPU, and the first reason if not.
 
-    A plain "yes" is the most that the files and NVML can show: NCCL also asks CUDA for multicast, which fails if the
-    fabric manager is unhealthy.
+    Files and NVML cannot prove more than "yes": NCCL also asks CUDA for multicast, which fails if the fabric manager is
+    unhealthy.
     """
     if not reaches(version, _NVLS):
         return NvlsChoice(False, f"NCCL {'.'.join(map(str, version or ()))} has none: it came with 2.17")
@@ -371,7 +373,7 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
     capabilities = [gpu.compute for gpu in alive if not isinstance(gpu.compute, Absent)]
     if any(capability < _HOPPER for capability in capabilities):
         return NvlsChoice(False, f"compute capability {'.'.join(map(str, min(capabilities)))}: it takes 9.0")
-    switched = _switched(links, [gpu.index for gpu in alive])
+    switched = _has_switches(links, [gpu.index for gpu in alive])
     if switched is False:
         return NvlsChoice(False, "no NVSwitch joins the GPUs")
     if switched is None or len(capabilities) < len(alive):
@@ -385,8 +387,8 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
     return NvlsChoice(True, "NVSwitches, compute capability 9.0 or more, and a driver with multicast")
 
 
-def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
-    """Return whether every GPU has an active link to an NVSwitch; None if NVML does not say."""
+def _has_switches(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
+    """Return whether every GPU has an active link to an NVSwitch; None if NVML does not report it."""
     if isinstance(links, Absent):
         return None
     rows = [links.gpus[index] for index in gpus if index < len(links.gpus)]

@@ -1,14 +1,14 @@
-"""Predict which ports of which HCAs NCCL's own InfiniBand transport takes, with which GID, and why others are left out.
+"""Predict which HCA ports NCCL's own InfiniBand transport uses, with which GID, and why others are left out.
 
 Sources, all of v2.30.7, and in prose docs/maintainers/nccl.md: src/transport/net_ib/init.cc:300 ncclIbInitDevices for
 the ports; src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateGidIndex for the GID, whose index was
 0 before 2.21 unless NCCL_IB_GID_INDEX set another (routable FLIDs exist since 2.22). Not modelled: fusing ports into
-virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which takes the same ports by
+virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which uses the same ports by
 another name (``mlx5_0_dma``).
 
-NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_OOB_NET_IFNAME are written ``[^][=]name[:port[:rail[:plane]]]{,…}``; ``^``
-and ``=`` count for the whole list and only in front of it (src/misc/utils.cc:189 parseStringList and :218 matchIf).
-Rail and plane are read since 2.30.7; before, an empty port (``mlx5_0:``) was port 0, which matches none.
+NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_OOB_NET_IFNAME are written ``[^][=]name[:port[:rail[:plane]]]{,…}``; ``^`` and
+``=`` count for the whole list and only in front of it (src/misc/utils.cc:189 parseStringList and :218 matchIf). Rail
+and plane are read since 2.30.7; before, an empty port (``mlx5_0:``) was port 0, which matches none.
 """
 
 import re
@@ -25,10 +25,10 @@ from ncclprobe.model.values import Struct
 from ncclprobe.nccl.values import BLANKS, read_setting, to_int32
 
 MAX_INTERFACES = 16
-"""Entries of an interface list that are looked at: MAX_IFS, src/include/socket.h:25 (v2.30.7)."""
+"""Entries of an interface list that NCCL reads: MAX_IFS, src/include/socket.h:25 (v2.30.7)."""
 
 MAX_HCAS = 32
-"""Entries of an HCA list that are looked at: MAX_IB_DEVS, src/transport/net_ib/common.h:112 (v2.30.7)."""
+"""Entries of an HCA list that NCCL reads: MAX_IB_DEVS, src/transport/net_ib/common.h:112 (v2.30.7)."""
 
 ANY = -1
 """A port, rail or plane that was not given."""
@@ -39,7 +39,7 @@ _MOST_DIGITS = 19
 
 
 class Entry(Struct, frozen=True):
-    """One element of a list: a name or the beginning of one, and the port, rail or plane that narrows it down."""
+    """One element of a list: a name or prefix, and the port, rail or plane that narrows it down."""
 
     prefix: str
     port: int = ANY
@@ -47,13 +47,13 @@ class Entry(Struct, frozen=True):
     plane: int = ANY
 
     def matches(self, name: str, port: int, exact: bool) -> bool:
-        """Return whether device `name`, port `port` (`ANY`: not known), falls under this entry."""
+        """Return whether this entry matches device `name`, port `port` (`ANY`: unknown)."""
         named = name == self.prefix if exact else name.startswith(self.prefix)
         return named and (port in (ANY, self.port) or self.port == ANY)
 
 
 class Selector(Struct, frozen=True):
-    """A parsed list. ``dropped`` are the entries beyond the limit, which NCCL neither reads nor mentions."""
+    """A parsed list. ``dropped`` are the entries beyond the limit, which NCCL silently ignores."""
 
     exclude: bool
     exact: bool
@@ -71,7 +71,7 @@ class Selector(Struct, frozen=True):
 
 @lru_cache(256)
 def parse_selector(text: str, limit: int) -> Selector:
-    """Split `text` as NCCL does; `limit` is `MAX_INTERFACES` or `MAX_HCAS`. No text is an error."""
+    """Split `text` as NCCL does; `limit` is `MAX_INTERFACES` or `MAX_HCAS`. Never fails."""
     exclude, text = text.startswith("^"), text.removeprefix("^")
     exact, text = text.startswith("="), text.removeprefix("=")
     pieces = [piece for piece in text.split(",") if piece and not piece.startswith(":")]
@@ -86,7 +86,7 @@ def _entry(piece: str) -> Entry:
 
 
 def _atoi(text: str) -> int:
-    """Read as glibc's atoi: strtol in base 10, cut to an int, so that text without digits is 0."""
+    """Parse like glibc's atoi: strtol in base 10, truncated to an int; text without digits is 0."""
     match = re.match(_DECIMAL, text)
     assert match is not None  # every part of the pattern may be empty
     if len(match[2]) > _MOST_DIGITS:
@@ -96,19 +96,18 @@ def _atoi(text: str) -> int:
 
 
 LAYERS = ("InfiniBand", "Ethernet")
-"""Link layers that NCCL knows. EFA's is neither: it takes a plugin."""
+"""Link layers that NCCL supports. EFA's is neither: it needs a plugin."""
 
 _PCI_ORDER = (2, 29, 7)
 _MORE_DEVICES, _FEWER = (2, 19), 16  # MAX_IB_DEVS of src/transport/net_ib.cc (v2.18.3)
 
 
 class Selection(Struct, frozen=True):
-    """What NCCL_IB_HCA, or its absence, selects on this machine.
+    """The ports that NCCL_IB_HCA, or its absence, selects on this machine.
 
-    `taken`: the ports NCCL uses, in its order. `down`: selected, of a layer that it knows, and not ACTIVE: dropped
-    without a word. `closed`: selected, but this process may not open the device. `unknown`: selected, and the state
-    could not be read. `beyond`: active ones that the limit (32; 16 before 2.19) cut off. `unmatched`: entries that fit
-    no port at all.
+    `taken`: the ports NCCL uses, in its order. `down`: selected and of a supported layer, but not ACTIVE; dropped
+    silently. `closed`: selected, but this process may not open the device. `unknown`: selected, but the state could not
+    be read. `beyond`: active ones above the limit (32; 16 before 2.19). `unmatched`: entries that match no port.
     """
 
     selector: Selector
@@ -121,7 +120,7 @@ class Selection(Struct, frozen=True):
 
 
 def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_order: bool = True) -> Selection:
-    """Return the ports that NCCL_IB_HCA=`text` leaves; empty: all. `pci_order`: NCCL_IB_DEVICE_PCI_ORDER."""
+    """Return the ports that NCCL_IB_HCA=`text` selects; empty: all. `pci_order`: NCCL_IB_DEVICE_PCI_ORDER."""
     limit = MAX_HCAS if reaches(version, _MORE_DEVICES) else _FEWER
     selector = parse_selector(text, limit)
     devices = list(fabric.devices)
@@ -152,30 +151,30 @@ def select_by(fabric: Fabric, settings: Settings, version: Version | None) -> Se
 
 
 def layer_fits(port: Port) -> bool:
-    """Return whether NCCL's own transport takes ports of this link layer, or the layer is not known."""
+    """Return whether NCCL's own transport supports the port's link layer; True if that is unknown."""
     return isinstance(port.link_layer, Absent) or port.link_layer in LAYERS
 
 
 def _opens(device: RdmaDevice) -> bool:
-    """Return whether a device opens; unknown counts as yes: another check reports those that do not."""
+    """Return whether a device opens; unknown counts as yes, because another check reports those that do not."""
     return device.opens is not False
 
 
 def gbps(port: Port) -> float | None:
-    """Return the port's rate, None if unknown."""
+    """Return the port's rate; None: unknown."""
     return port.rate.gbps if isinstance(port.rate, Rate) else None
 
 
 def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
-    """Return the ports with at least half the rate of the fastest: for the GPUs, not for management."""
+    """Return the ports with at least half the rate of the fastest: for GPUs, not for management."""
     best = max((rate for port in ports if (rate := gbps(port)) is not None), default=0.0)
     return tuple(port for port in ports if (rate := gbps(port)) is None or 2 * rate >= best)
 
 
 def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[str, ...]:
-    """Return the devices that `entry` takes as a prefix though one has exactly its name; none if `=` leads.
+    """Return the devices that `entry` matches as a prefix although one has exactly its name; empty if `=` leads.
 
-    ``mlx5_1`` also means mlx5_10 and mlx5_11, if there is a mlx5_1.
+    ``mlx5_1`` also matches mlx5_10 and mlx5_11, if there is a mlx5_1.
     """
     names = [device.name for device in fabric.devices]
     if selector.exact or entry.prefix not in names:
@@ -185,7 +184,7 @@ def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[st
 
 
 def as_listed(entry: Entry) -> str:
-    """Return the entry as it stands in the list, without rail and plane."""
+    """Return the entry as written in the list, without rail and plane."""
     return entry.prefix if entry.port < 0 else f"{entry.prefix}:{entry.port}"
 
 
@@ -200,7 +199,7 @@ _EMPTY = Gid(-1, IPv6Address(0))
 
 
 class Wish(Struct, frozen=True):
-    """What the environment asks for. `index` below 0: NCCL searches."""
+    """The GID that the environment requests. `index` below 0: NCCL searches."""
 
     index: int = -1
     family: Family = "inet"
@@ -210,7 +209,7 @@ class Wish(Struct, frozen=True):
 
 
 class Pick(Struct, frozen=True):
-    """The index that NCCL uses on a port, its entry (None: an empty one), and the rule that decided.
+    """The index that NCCL uses on a port, its entry (None: an empty one), and the deciding rule.
 
     `by` is ``setting`` (NCCL_IB_GID_INDEX), ``search``, ``version`` (one that does not search) or ``infiniband``.
     """
@@ -251,7 +250,7 @@ def pick(port: Port, wanted: Wish, version: Version | None = None) -> Pick | Non
         return None
     table = {gid.index: gid for gid in port.gids}
     if port.link_layer == "InfiniBand":
-        index = wanted.flid_index if reaches(version, _ROUTABLE_FLID) and _flid(table.get(wanted.flid_index)) else 0
+        index = wanted.flid_index if reaches(version, _ROUTABLE_FLID) and _has_flid(table.get(wanted.flid_index)) else 0
         return Pick(index, table.get(index), "infiniband")
     if wanted.index >= 0:
         by: Literal["setting", "version"] = "setting" if reaches(version, _AUTOMATIC) or wanted.index else "version"
@@ -259,18 +258,20 @@ def pick(port: Port, wanted: Wish, version: Version | None = None) -> Pick | Non
     index = 0
     # Empty entries take part; one behind the last stands for all that follow it.
     for candidate in range(1, max(table, default=0) + 2):
-        if _better(table.get(index, _EMPTY), table.get(candidate, _EMPTY), wanted):
+        if _is_better(table.get(index, _EMPTY), table.get(candidate, _EMPTY), wanted):
             index = candidate
     return Pick(index, table.get(index), "search")
 
 
-def _flid(gid: Gid | None) -> bool:
-    """Return whether a GID carries the bits of a routable LID: bytes 4 and 5."""
+def _has_flid(gid: Gid | None) -> bool:
+    """Return whether a GID contains a routable LID, in bytes 4 and 5."""
     return gid is not None and any(gid.address.packed[4:6])
 
 
-def _better(current: Gid, candidate: Gid, wanted: Wish) -> bool:
-    """Compare as ncclUpdateGidIndex: the wanted family beats everything, even the version and a GID's validity."""
+def _is_better(current: Gid, candidate: Gid, wanted: Wish) -> bool:
+    """Compare as ncclUpdateGidIndex: the wanted family comes before everything, even the version and a
+    GID's validity.
+    """
     fits = family(candidate.address) == wanted.family and _is_allowed(candidate.address, wanted.within)
     if fits and family(current.address) != wanted.family:
         return True
@@ -281,7 +282,7 @@ def _better(current: Gid, candidate: Gid, wanted: Wish) -> bool:
 
 
 def family(address: IPv6Address) -> Family:
-    """Return inet for an IPv4-mapped IPv6 address, unicast or multicast; inet6 for everything else."""
+    """Return inet for an IPv4-mapped IPv6 address, unicast or multicast; otherwise inet6."""
     head = address.packed[:12]
     return "inet" if head in (_MAPPED_IPV4, _MULTICAST_OF_IPV4) else "inet6"
 
@@ -293,15 +294,15 @@ def _is_allowed(address: IPv6Address, allowed: Range | None) -> bool:
 
 
 def valid(address: IPv6Address) -> bool:
-    """Return whether a GID is not all zero, and not of fe80::/64."""
+    """Return whether a GID is neither all zero nor in fe80::/64."""
     return any(address.packed) and address.packed[:8] != b"\xfe\x80" + b"\0" * 6
 
 
 def roce_version(gid: Gid) -> int:
-    """Return 1 or 2; -1 if the kernel does not say, as in containers."""
+    """Return 1 or 2; -1 if the kernel does not report it, as in containers."""
     return {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(gid.type or "", -1)
 
 
 def advised(gids: Sequence[Gid]) -> int | None:
-    """Return the index of a RoCE v2 GID of an IPv4 address, None if there is none."""
+    """Return the index of a RoCE v2 GID of an IPv4 address; None if there is none."""
     return next((gid.index for gid in gids if gid.ipv4 and roce_version(gid) == 2), None)

@@ -1,8 +1,8 @@
-"""Which network interfaces NCCL takes for its bootstrap, for NET/Socket and for the setup of NET/IB.
+"""The network interfaces that NCCL uses for its bootstrap, for NET/Socket and for the setup of NET/IB.
 
-Sources: src/misc/socket.cc:190 ncclFindInterfaces, src/os/linux.cc:379 ncclOsFindInterfaces and :445
-matchSubnet (v2.30.7); the differences of versions before 2.28.3 from src/misc/socket.cc of those.
-In prose: docs/maintainers/nccl.md.
+Sources: src/misc/socket.cc:190 ncclFindInterfaces, src/os/linux.cc:379 ncclOsFindInterfaces and :445 matchSubnet
+(v2.30.7); the differences of versions before 2.28.3 from src/misc/socket.cc of those. In prose:
+docs/maintainers/nccl.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,11 +29,11 @@ class Interface(Protocol):
 
     @property
     def family(self) -> str:
-        """Return ``inet`` or ``inet6``; an entry of any other family is never taken."""
+        """Return ``inet`` or ``inet6``; entries of other families are never used."""
 
     @property
     def address(self) -> str:
-        """In numbers; a link-local IPv6 address carries its scope: ``fe80::1%eth0``."""
+        """Return the numeric address; a link-local IPv6 address includes its scope: ``fe80::1%eth0``."""
 
     @property
     def netmask(self) -> str:
@@ -45,11 +45,11 @@ class Interface(Protocol):
 
 
 class Choice(Struct, frozen=True):
-    """The interfaces taken, in NCCL's order, and the step of its search that found them.
+    """The chosen interfaces, in NCCL's order, and the step of its search that found them.
 
-    ``step`` is ``env`` (NCCL_SOCKET_IFNAME), ``ib``, ``subnet`` (that of NCCL_COMM_ID), ``^docker,lo,virbr``
-    (up to 2.28.2 ``^docker,lo``), ``docker``, ``lo``, ``virbr`` or ``none``. After ``env`` nothing else is
-    tried, so that step may have taken nothing.
+    ``step`` is ``env`` (NCCL_SOCKET_IFNAME), ``ib``, ``subnet`` (that of NCCL_COMM_ID), ``^docker,lo,virbr`` (up to
+    2.28.2 ``^docker,lo``), ``docker``, ``lo``, ``virbr`` or ``none``. After ``env`` nothing else is tried, so that step
+    may have chosen nothing.
     """
 
     interfaces: tuple[Interface, ...]
@@ -57,7 +57,7 @@ class Choice(Struct, frozen=True):
 
 
 def forced_family(text: str) -> Family | None:
-    """Return what NCCL_SOCKET_FAMILY=`text` forces; None if it forces nothing, as any text but these two does.
+    """Return the family that NCCL_SOCKET_FAMILY forces; None for any text but these two.
 
     Source: src/misc/socket.cc:178 ncclEnvSocketFamily (v2.30.7).
     """
@@ -75,11 +75,11 @@ def find_interfaces(
     limit: int = MAX_INTERFACES,
     version: Version | None = None,
 ) -> Choice:
-    """Return the interfaces NCCL would take out of `interfaces`, which are in the kernel's order.
+    """Return the interfaces that NCCL would choose among `interfaces`, which are in the kernel's order.
 
     `ifname` is the value of NCCL_SOCKET_IFNAME; empty or a single character counts as not set. `comm_id_address` is the
     resolved, numeric address of NCCL_COMM_ID. `limit` is 1 for the bootstrap and NET/IB, 16 for NET/Socket. With
-    NCCL_COMM_ID the *bootstrap* asks for `same_subnet` alone (src/bootstrap.cc:117), not for this search.
+    NCCL_COMM_ID the *bootstrap* uses only `same_subnet` (src/bootstrap.cc:117), not this search.
     """
     if len(ifname) > 1:
         return Choice(_matching(interfaces, ifname, family, limit, version), "env")
@@ -105,7 +105,7 @@ def find_by(
     comm_id_address: str | None = None,
     limit: int = MAX_INTERFACES,
 ) -> Choice:
-    """Return `find_interfaces` under NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY as these settings have them."""
+    """Call `find_interfaces` with NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY from these settings."""
     return find_interfaces(
         interfaces,
         ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
@@ -117,7 +117,7 @@ def find_by(
 
 
 def _last_resorts(version: Version | None) -> tuple[str, ...]:
-    """Return the lists tried in turn once neither the user nor InfiniBand named an interface."""
+    """Return the lists tried in turn if neither the user nor InfiniBand named an interface."""
     if reaches(version, _RUNNING_AND_VIRBR):
         return "^docker,lo,virbr", "docker", "lo", "virbr"
     return "^docker,lo", "docker", "lo"
@@ -126,19 +126,19 @@ def _last_resorts(version: Version | None) -> tuple[str, ...]:
 def _matching(
     interfaces: Iterable[Interface], names: str, family: Family | None, limit: int, version: Version | None
 ) -> tuple[Interface, ...]:
-    """Search as ncclOsFindInterfaces for `names`: the first fitting address of each name, at most `limit`."""
+    """Search as ncclOsFindInterfaces for `names`: the first matching address of each name, at most `limit`."""
     selector = parse_selector(names, MAX_INTERFACES)
     found: dict[str, Interface] = {}
     for each in interfaces:
         if len(found) == limit:
             break
-        if _usable(each, family, version) and selector.takes(each.name):
+        if _is_usable(each, family, version) and selector.takes(each.name):
             found.setdefault(each.name, each)
     return tuple(found.values())
 
 
-def _usable(interface: Interface, family: Family | None, version: Version | None) -> bool:
-    """Return whether an interface passes the tests before the list. Only ::1 does not, of special addresses.
+def _is_usable(interface: Interface, family: Family | None, version: Version | None) -> bool:
+    """Return whether an interface passes the tests before the list. Of the special addresses, only ::1 does not.
 
     127.0.0.1, 169.254/16 and fe80::/10 pass them.
     """
@@ -150,11 +150,11 @@ def _usable(interface: Interface, family: Family | None, version: Version | None
 
 
 def same_subnet(interface: Interface, address: str, version: Version | None = None) -> bool:
-    """Return whether `address` is in the subnet of `interface` to NCCL: same family, masked bits, IPv6 scope.
+    """Return whether NCCL considers `address` in the subnet of `interface`: same family, masked bits, IPv6 scope.
 
-    Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError if `address` is not numeric. The 2.29
-    releases have the test of IPv4 the wrong way round, and so take the first interface of *another* subnet. Sources:
-    src/os/linux.cc:445 matchSubnet (v2.30.7); :361 (v2.29.2, v2.29.3) and :383 (v2.29.7).
+    Ignores IFF_RUNNING and a forced family. Raises ValueError if `address` is not numeric. The 2.29 releases invert the
+    test for IPv4, and so choose the first interface of *another* subnet. Sources: src/os/linux.cc:445 matchSubnet
+    (v2.30.7); :361 (v2.29.2, v2.29.3) and :383 (v2.29.7).
     """
     remote = ip_address(address)
     if interface.family not in ("inet", "inet6") or not interface.netmask:

@@ -1,4 +1,4 @@
-"""Read NCCL's own INFO lines: network, devices, GPUDirect, channels and algorithm that carried the bytes.
+"""Parse NCCL's own INFO lines: network, devices, GPUDirect, channels and algorithm that carried the bytes.
 
 The lines are those of NCCL 2.8 to 2.30 (format strings in src/init.cc, src/transport/*.cc, src/graph/*.cc,
 src/enqueue.cc). A log is one rank's; lines of several ranks on one stream are separated by their ``host:pid``. A
@@ -12,9 +12,9 @@ from typing import Any, Literal
 from ncclprobe.model.values import Struct
 
 _MOST_LINE = 2048
-"""Characters: NCCL cuts its lines at 1023 bytes; a launcher's prefix precedes them."""
+"""Characters: NCCL truncates its lines at 1023 bytes; a launcher's prefix precedes them."""
 _MOST_KEPT = 256
-"""What differs among the lines of each kind; further ones add nothing new."""
+"""Distinct lines of each kind; further ones add nothing new."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(
@@ -38,11 +38,11 @@ _CHOICE = re.compile(
 )
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
-"""By the numbers that were printed until 2.23 (NCCL_ALGO_*, NCCL_PROTO_* in src/include/nccl_common.h)."""
+"""By the numbers printed until 2.23 (NCCL_ALGO_*, NCCL_PROTO_* in src/include/nccl_common.h)."""
 
 
 class Line(Struct, frozen=True):
-    """One message, without its prefix; `host` and `pid` are of the process that wrote it, empty if it has none."""
+    """One message without its prefix; `host` and `pid` identify its process, empty if unknown."""
 
     host: str
     pid: int
@@ -51,7 +51,7 @@ class Line(Struct, frozen=True):
 
 
 class Device(Struct, frozen=True):
-    """A network device as the log numbers them: an interface, or an HCA's port with its link layer (IB, RoCE)."""
+    """A network device as numbered in the log: an interface, or an HCA's port with its link layer (IB, RoCE)."""
 
     number: int
     name: str
@@ -60,10 +60,10 @@ class Device(Struct, frozen=True):
 
 
 class Hop(Struct, frozen=True):
-    """How channels go from one rank to another.
+    """How channels connect one rank to another.
 
-    `by`: CUMEM, IPC, …, of a network its name. `device` is the network's number of the device, `gdr` whether it reaches
-    GPU memory by itself.
+    `by`: CUMEM, IPC, …, or the network's name. `device` is the network's device number, `gdr` whether it accesses GPU
+    memory directly.
     """
 
     how: Literal["P2P", "SHM", "NET"]
@@ -73,7 +73,7 @@ class Hop(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """What NCCL chose for one call of `nbytes` (count times type size of the call, of all-gather one rank's part)."""
+    """NCCL's choice for one call of `nbytes` (count times type size of the call; for all-gather one rank's part)."""
 
     op: str
     nbytes: int
@@ -83,7 +83,7 @@ class Choice(Struct, frozen=True):
 
 
 class Log(Struct, frozen=True):
-    """The contents of one rank's log. Null or empty: the log does not have it."""
+    """The contents of one rank's log. None or empty: not in the log."""
 
     version: str | None = None
     network: str | None = None
@@ -95,12 +95,12 @@ class Log(Struct, frozen=True):
 
     @property
     def gdr(self) -> bool | None:
-        """Return whether all channels over a network are GPUDirect; None if none is logged."""
+        """Return whether all network channels use GPUDirect; None if none is logged."""
         over = [hop.gdr for hop in self.hops if hop.how == "NET"]
         return all(over) if over else None
 
     def devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that channels go over, in order; a number if the log has no name."""
+        """Return the names of the devices that channels use, in order; a number if the log has no name."""
         network = self.network or ""
         known = self.interfaces if network == "Socket" else self.hcas if network.startswith("IB") else ()
         names = {device.number: device.name for device in known}  # other plugins number devices of their own
@@ -108,7 +108,7 @@ class Log(Struct, frozen=True):
         return tuple(names.get(number, f"device {number}") for number in sorted(used))
 
     def chosen(self, nbytes: int, op: str = "") -> Choice | None:
-        """Return what was chosen for a call of `nbytes`, of `op` (in NCCL's spelling, AllReduce) if the log has it."""
+        """Return the choice for a call of `nbytes`, of `op` (in NCCL's spelling, AllReduce) if the log names it."""
         return next((each for each in self.choices if each.nbytes == nbytes and (not each.op or each.op == op)), None)
 
 
@@ -126,7 +126,7 @@ def lines(text: str) -> Iterator[Line]:
 
 
 def read(text: str | Iterable[Line]) -> Log:
-    """Read the log of one rank. Never fails: lines that are not NCCL's are skipped."""
+    """Parse the log of one rank. Never fails: lines that are not NCCL's are skipped."""
     found: dict[str, Any] = {}
     hops, choices = dict[Hop, None](), dict[Choice, None]()
     for line in lines(text) if isinstance(text, str) else text:
@@ -137,7 +137,7 @@ def read(text: str | Iterable[Line]) -> Log:
             hops[_hop(match)] = None
         elif (match := _CHOICE.search(message)) and len(choices) < _MOST_KEPT:
             channels = int(match["high"]) - int(match["low"]) + 1 if match["high"] else None
-            algorithm, protocol = _named(match["algo"], _ALGORITHMS), _named(match["proto"], _PROTOCOLS)
+            algorithm, protocol = _resolve_name(match["algo"], _ALGORITHMS), _resolve_name(match["proto"], _PROTOCOLS)
             choices[Choice(match["op"] or "", int(match["nbytes"]), algorithm, protocol, channels)] = None
         elif match := _CHANNELS.search(message):
             found["channels"] = int(match[1])
@@ -165,8 +165,8 @@ def _hop(found: re.Match[str]) -> Hop:
     return Hop("NET", found["net"], int(found["device"]), bool(found["gdr"]))
 
 
-def _named(message: str, names: tuple[str, ...]) -> str:
-    """Return a name, or the name behind the number that older versions print."""
+def _resolve_name(message: str, names: tuple[str, ...]) -> str:
+    """Return a name, or the name for the number that older versions print."""
     if not (message.isascii() and message.isdecimal()):
         return message
     return names[int(message)] if int(message) < len(names) else message

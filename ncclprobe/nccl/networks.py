@@ -1,18 +1,18 @@
-"""Which network a communicator gets: that of the first plugin that starts, otherwise NCCL's own InfiniBand, otherwise
+"""The network that a communicator uses: the first plugin that starts, otherwise NCCL's own InfiniBand, otherwise
 sockets.
 
-Source: src/plugin/net.cc ncclNetInit and src/plugin/plugin_open.cc (v2.30.7): NCCL_NET_PLUGIN's libraries in their
-order, or ``libnccl-net.so``, then IB and Socket; NCCL_NET leaves out all of another name, and if none is left, each
-communicator ends with "Failed to initialize any NET plugin", on one node too. Names of networks are those that the
-plugins' sources give them.
+Source: src/plugin/net.cc ncclNetInit and src/plugin/plugin_open.cc (v2.30.7): NCCL_NET_PLUGIN's libraries in order, or
+``libnccl-net.so``, then IB and Socket; NCCL_NET excludes all networks with another name, and if none is left, each
+communicator fails with "Failed to initialize any NET plugin", on one node too. Names of networks are those in the
+plugins' sources.
 
-NCCL reaches EFA's ports through AWS's plugin and libfabric; its own transport does not support them. Source:
-aws-ofi-nccl, README.md and src/nccl_ofi_net.cpp (its name as a network, the provider it asks for). The kernel shows
-EFA's link layer as ``Unknown`` (drivers/infiniband/core/sysfs.c, link_layer_show), ibv_devinfo as Unspecified.
+NCCL uses EFA's ports through AWS's plugin and libfabric; its own transport does not support them. Source: aws-ofi-nccl,
+README.md and src/nccl_ofi_net.cpp (its network name, the provider it requests). The kernel shows EFA's link layer as
+``Unknown`` (drivers/infiniband/core/sysfs.c, link_layer_show), ibv_devinfo as Unspecified.
 
 The settings that a vendor prescribes for its network are right there, though they are a mistake elsewhere. The data is
 ``vendors.csv`` in this folder: for each vendor a row with its source and date, then a row per variable with the values
-that its documents give (``*``: any), over all their editions. `must`: it is in every edition, and a job has to set it.
+in its documents (``*``: any), over all their editions. `must`: every edition has it, and a job must set it.
 """
 
 import csv
@@ -40,7 +40,7 @@ from ncclprobe.nccl.hcas import LAYERS, fast, gbps, select_by
 
 T = TypeVar("T")
 _MOST_DIFFERENT = 64
-"""The number of different facts for which a part is remembered: if more nodes differ, the next one will too."""
+"""The most different facts for which a part is cached: if more nodes differ, the next one will too."""
 
 
 class NetworkFacts(Struct, frozen=True):
@@ -65,32 +65,33 @@ class NetworkFacts(Struct, frozen=True):
 
     @property
     def version(self) -> Version | None:
-        """Return the version of the NCCL that a job would load; None, the newest known, if there is none."""
+        """Return the version of NCCL that a job would load; None (the newest known) if there is none."""
         software = self.maybe(Software)
         return software.nccl_version if isinstance(software, Software) else None
 
     @property
     def gpus(self) -> Gpus:
-        """Return those that NVML can read."""
+        """Return the GPUs that NVML can read."""
         gpus = self.need(Gpus)
         return replace(gpus, all=tuple(gpu for gpu in gpus.all if not gpu.lost))
 
     def set(self, *names: str) -> str:
-        """Return those of `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none is."""
+        """Return the `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none."""
         rows = [self.settings.effective[name] for name in names if self.settings.get(name)]
         return ", ".join(f"{row.name}={row.value} ({row.origin})" for row in rows)
 
 
 class Choosing:
-    """Parts chosen from other nodes' facts. Nodes of a fleet share equal facts, which are compared by
-    identity; a part depends only on the facts that it asked for.
+    """A cache of parts chosen from nodes' facts.
+
+    Nodes of a fleet share equal facts, which are compared by identity; a part depends only on the facts that it used.
     """
 
     def __init__(self) -> None:
         self._made: dict[Any, list[tuple[Mapping[type, Any], Any]]] = {}
 
     def part(self, decide: Callable[[NetworkFacts], Decision[T]], facts: Mapping[type, Any]) -> Decision[T]:
-        """Return what `decide` makes of these facts."""
+        """Return the result of `decide` for these facts."""
         before = self._made.setdefault(decide, [])
         for asked, made in before:
             if all(_same(kind, facts.get(kind), fact) for kind, fact in asked.items()):
@@ -103,7 +104,7 @@ class Choosing:
 
 
 class _Watched(dict[type, Any]):
-    """Facts that note which of them were asked for."""
+    """Facts that record which of them were used."""
 
     def __init__(self, facts: Mapping[type, Any]) -> None:
         super().__init__(facts)
@@ -133,31 +134,31 @@ def refused(subject: str, why: str) -> Decision[Any]:
 
 
 _NETWORK = "libfabric"
-"""In the plugin's name for NCCL_NET, "AWS Libfabric" (and "Libfabric" in newer ones)."""
+"""In the plugin's network name for NCCL_NET, "AWS Libfabric" (and "Libfabric" in newer ones)."""
 
 
 def efa_ports(fabric: Fabric) -> tuple[Port, ...]:
-    """Return the ports of a link layer that NCCL's own transport leaves to a plugin, down ones as well."""
+    """Return the ports, including down ones, with a link layer that only a plugin supports."""
     return tuple(port for port in fabric.ports if isinstance(port.link_layer, str) and port.link_layer not in LAYERS)
 
 
 def ofi_plugin_named(settings: Settings) -> bool:
-    """Return whether the network plugin is named by its path, so that the loader's folders do not count."""
+    """Return whether the network plugin is named by path, so that the loader's folders do not matter."""
     return any(path.startswith("/") for path in (settings.get("NCCL_NET_PLUGIN") or "").split(","))
 
 
 def other_provider(settings: Settings) -> bool:
-    """Return whether settings point libfabric to other providers than EFA's."""
+    """Return whether settings make libfabric use providers other than EFA's."""
     provider = (settings.get("FI_PROVIDER") or "").lower()  # strcasecmp (libfabric src/fabric.c)
     return bool(provider) and ("efa" in provider.removeprefix("^").split(",")) is provider.startswith("^")
 
 
 _OF_THE_KERNEL = frozenset({"tcp", "sockets", "udp", "net", "ofi_rxm", "ofi_rxd"})
-"""Providers of libfabric that go over the kernel's sockets (fi_provider(7)), and the layers put on top of these."""
+"""Providers of libfabric that use kernel sockets (fi_provider(7)), and the layers above them."""
 
 
 def over_kernel(settings: Settings) -> bool:
-    """Return whether settings leave libfabric only providers over the kernel's sockets: ``tcp;ofi_rxm``."""
+    """Return whether settings leave libfabric only kernel-socket providers: ``tcp;ofi_rxm``."""
     listed = {name for each in (settings.get("FI_PROVIDER") or "").split(",") for name in each.split(";") if name}
     return bool(listed) and listed <= _OF_THE_KERNEL
 
@@ -170,10 +171,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "sharp": ("IBext", "SHARP"),  # nccl-rdma-sharp-plugins src/ib_plugin.c: IBext_v8 …
     "ucx": ("UCX",),  # the same, src/ucx_plugin.c
 }
-"""Names of plugins' networks, by flavour; a version may follow. The names of other plugins' networks are unknown."""
+"""Names of plugins' networks, by flavour; a version may follow. Other plugins' network names are unknown."""
 _VERSIONED = ("tcpx", "sharp", "ucx")
 _OVER_HCAS = ("sharp", "ucx", "gib")
-"""Plugins that take the ports that NCCL's own transport would take."""
+"""Plugins that use the same ports as NCCL's own transport."""
 _IFNAMES = {"tcpx": "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "tcpxo": "NCCL_FASTRAK_IFNAME"}
 _FEWEST_GVE = 4
 _HSN = re.compile(r"hsn[0-9]{1,2}")
@@ -182,8 +183,10 @@ _NONE, _STATIC = "none", "static_plugin"
 
 
 class NetworkLibrary(Struct, frozen=True):
-    """One library that NCCL would open for a network. `plugin` None: the loader finds none. `broken`: it cannot be
-    loaded. `anywhere`: the loader's path could not be read, so the library may be anywhere.
+    """One library that NCCL would open for a network.
+
+    `plugin` None: the loader does not find it. `broken`: why it cannot be loaded. `anywhere`: the loader's path could
+    not be read, so the library may be anywhere.
     """
 
     name: str
@@ -192,7 +195,7 @@ class NetworkLibrary(Struct, frozen=True):
     anywhere: bool = False
 
     def may_be(self, network: str) -> bool:
-        """Return whether its network may be called so."""
+        """Return whether its network may have this name."""
         if self.plugin is None:
             return self.anywhere
         wanted = network.lower()
@@ -206,7 +209,7 @@ class NetworkLibrary(Struct, frozen=True):
 
 
 def asked_plugins(known: NetworkFacts) -> tuple[NetworkLibrary, ...]:
-    """Return the libraries that NCCL opens for a network, in its order."""
+    """Return the libraries that NCCL opens for a network, in order."""
     text = known.settings.get("NCCL_NET_PLUGIN")
     names = [_DEFAULT] if text is None else [name for name in text.split(",") if name]
     if names[:1] == [_NONE] or (text or "").lower() == _NONE:
@@ -225,7 +228,9 @@ def _asked(name: str, known: NetworkFacts) -> NetworkLibrary:
     if found is None:
         usual = "/" not in name and (name.startswith("libnccl") or not name.endswith(".so"))
         return NetworkLibrary(name, anywhere=not usual or name.lower() == _STATIC)
-    return NetworkLibrary(name, found, _broken(found, known.maybe(Linking)) or _unfit(found, known.version))
+    return NetworkLibrary(
+        name, found, _load_failure(found, known.maybe(Linking)) or _unfit_reason(found, known.version)
+    )
 
 
 _TAKES: dict[tuple[int, ...], tuple[int, float]] = {
@@ -240,12 +245,13 @@ _TAKES: dict[tuple[int, ...], tuple[int, float]] = {
     (2, 8): (4, 4),
     (2, 6): (3, 3),
 }
-"""Since which release NCCL takes which interfaces of a network plugin, the oldest and the newest (src/net.cc,
-src/plugin/net.cc: what it looks for by dlsym, in every release's source)."""
+"""First release, and the oldest and newest plugin interfaces that it accepts (src/net.cc, src/plugin/net.cc: what it
+looks up by dlsym, in every release's source).
+"""
 
 
-def _unfit(plugin: Plugin, version: Version | None) -> str:
-    """Return that this NCCL takes none of the interfaces that the plugin offers; empty: it does, or none is known."""
+def _unfit_reason(plugin: Plugin, version: Version | None) -> str:
+    """Return why this NCCL accepts none of the plugin's interfaces; empty: it accepts one, or none is known."""
     oldest, newest = next((each for since, each in _TAKES.items() if reaches(version, since)), (0, math.inf))
     if not plugin.interfaces or any(oldest <= each <= newest for each in plugin.interfaces):
         return ""
@@ -255,8 +261,8 @@ def _unfit(plugin: Plugin, version: Version | None) -> str:
     return f"it offers ncclNetPlugin {offered}, and {library} takes v{oldest} {up_to}"
 
 
-def _broken(plugin: Plugin, linking: Linking | Absent) -> str:
-    """Return why the plugin cannot be loaded; empty: it can, as far as is known."""
+def _load_failure(plugin: Plugin, linking: Linking | Absent) -> str:
+    """Return why the plugin cannot be loaded; empty if no reason is known."""
     libraries = linking.libraries if isinstance(linking, Linking) and linking.plugin == plugin.path else ()
     for each in libraries:
         if each.needed_by == plugin.path and not each.path:
@@ -269,7 +275,7 @@ def _broken(plugin: Plugin, linking: Linking | Absent) -> str:
 def network(
     known: NetworkFacts, hcas: Decision[HcaChoice], sockets: Decision[InterfaceChoice]
 ) -> Decision[NetworkChoice]:
-    """Return the network that NCCL takes. `hcas` and `sockets` are what its own two would go over."""
+    """Return NCCL's network. `hcas` and `sockets` are the devices of its own two networks."""
     wanted = known.settings.get("NCCL_NET") or ""
     passed = [known.set("NCCL_NET", "NCCL_NET_PLUGIN")]
     for asked in asked_plugins(known):
@@ -281,17 +287,17 @@ def network(
         if not isinstance(taken, str):
             return taken
         passed += [taken]
-    for own in _own(hcas, sockets, wanted, known):
+    for own in _own_networks(hcas, sockets, wanted, known):
         if own.chosen != () or own.refused:
-            passed += [_unserved(known)] if own.chosen and own.chosen[0].name == "Socket" and not wanted else []
+            passed += [_missing_plugin(known)] if own.chosen and own.chosen[0].name == "Socket" and not wanted else []
             reasons = [why for why in passed if why] or [own.why]
             return replace(own, why="; ".join(dict.fromkeys(reasons)))
         passed += [own.why]
     return refused("NCCL_NET", "; ".join(filter(None, passed)) or "no network is left")
 
 
-def _unserved(known: NetworkFacts) -> str:
-    """Return which plugin the devices of this node wait for; empty: they need none, or it was asked."""
+def _missing_plugin(known: NetworkFacts) -> str:
+    """Return which plugin this node's devices need; empty: none, or it was found."""
     if any(asked.plugin for asked in asked_plugins(known)):
         return ""
     if any(port.state == "ACTIVE" for port in efa_ports(known.need(Fabric))) or _slingshot(known):
@@ -306,7 +312,7 @@ def _missing(asked: NetworkLibrary) -> str:
 def _plugin_network(
     asked: NetworkLibrary, known: NetworkFacts, sockets: Decision[InterfaceChoice]
 ) -> Decision[NetworkChoice] | str:
-    """Return the plugin's network, or why it is passed over."""
+    """Return the plugin's network, or why it is skipped."""
     plugin = asked.plugin
     if plugin is None:
         if asked.anywhere:
@@ -328,7 +334,7 @@ def _plugin_network(
 
 
 def _plugin_devices(flavour: str, known: NetworkFacts) -> Decision[HcaChoice]:
-    """Return the devices that a plugin takes; null: not known."""
+    """Return the devices that a plugin uses; None: unknown."""
     if flavour in _OVER_HCAS:
         ports = select_by(known.need(Fabric), known.settings, known.version).taken
         return Decision(tuple(map(hca_choice, ports)), known.set("NCCL_IB_HCA") or "no port is active")
@@ -357,7 +363,7 @@ def _slingshot(known: NetworkFacts) -> tuple[HcaChoice, ...]:
 
 
 def fast_nics(known: NetworkFacts) -> Decision[HcaChoice]:
-    """Return the devices that are up and made for the GPUs' data: RDMA ports, EFA, Slingshot, Google's data NICs."""
+    """Return the active devices for GPU traffic: RDMA ports, EFA, Slingshot, Google's data NICs."""
     fabric = known.need(Fabric)
     ours = [port for device in fabric.devices if device.pci is not None for port in device.ports]
     usable = [port for port in ours if port.state == "ACTIVE" and port.link_layer in LAYERS]
@@ -367,7 +373,7 @@ def fast_nics(known: NetworkFacts) -> Decision[HcaChoice]:
 
 
 def _gve(known: NetworkFacts) -> tuple[HcaChoice, ...]:
-    """Return Google's NICs for GPUs (A3 High and Mega): every gVNIC but the first, if there are four more or so."""
+    """Return Google's NICs for GPUs (A3 High and Mega): every gVNIC but the first, if there are about four more."""
     found = [i for i in known.need(Interfaces).all if i.driver == "gve" and i.running]
     return tuple(HcaChoice(i.name, _gbps(i), "gVNIC, up") for i in found[1:]) if len(found) > _FEWEST_GVE else ()
 
@@ -377,14 +383,14 @@ def _gbps(interface: Interface) -> float | None:
 
 
 def hca_choice(port: Port) -> HcaChoice:
-    """Return a port as it is taken."""
+    """Describe a port that is used."""
     return HcaChoice(port.name, gbps(port), f"{port.state}, {port.link_layer}")
 
 
-def _own(
+def _own_networks(
     hcas: Decision[HcaChoice], sockets: Decision[InterfaceChoice], wanted: str, known: NetworkFacts
 ) -> Iterator[Decision[NetworkChoice]]:
-    """Yield NCCL's own networks in its order; without devices, those that have nothing to go over."""
+    """Yield NCCL's own networks in order; without devices, those that would have none."""
     if wanted.lower() in ("", "ib"):
         rows = None if hcas.chosen is None else (_choice("IB", hcas.chosen, ""),) if hcas.chosen else ()
         yield Decision(rows, hcas.why)
@@ -395,7 +401,7 @@ def _own(
 def _socket_network(
     sockets: Decision[InterfaceChoice], known: NetworkFacts, plugin: str = ""
 ) -> Decision[NetworkChoice]:
-    """Return sockets as a network: NCCL's own, or a plugin's whose libfabric goes through the kernel."""
+    """Return sockets as a network: NCCL's own, or a plugin's whose libfabric uses the kernel."""
     names = tuple(each.name for each in sockets.chosen or ())
     rates = [_gbps(i) for i in known.need(Interfaces).all if i.name in names]
     taken = (NetworkChoice("Socket", plugin, names, _total(rates), sockets.why),) if names else ()
@@ -408,7 +414,7 @@ def _choice(name: str, devices: Sequence[HcaChoice], plugin: str) -> NetworkChoi
 
 
 def _total(rates: Sequence[float | None]) -> float | None:
-    """Return the rate of all devices together; None if that of one is not known."""
+    """Return the rate of all devices together; None if one is unknown."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known and len(known) == len(rates) else None
 
@@ -431,7 +437,7 @@ _BEGINNINGS = {
     "oci": ("RX_QUEUE_LEN", "IB_RX_QUEUE_LEN"),
     "sharp": ("SHARP_",),
 }
-"""Variables that one vendor alone prescribes, by how they begin."""
+"""Prefixes of variables that only one vendor prescribes."""
 _VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "tcpxo": (("NCCL_NET", "fastrak"),),
     "gib": (("NCCL_NET", "gib"), ("NCCL_TUNER_CONFIG_PATH", "/usr/local/gib"), ("NCCL_IB_FIFO_TC", "84")),
@@ -441,15 +447,15 @@ _VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "azure": (("NCCL_TOPO_FILE", "/opt/microsoft"),),
     "sharp": (("NCCL_ALGO", "collnet"),),
 }
-"""Values that say the same, by how they begin."""
+"""Prefixes of values that indicate the same."""
 _ANY_CASE = ("NCCL_PROTO", "NCCL_ALGO", "OFI_", "FI_")
-"""How the names of variables begin whose readers do not mind the case."""
+"""Prefixes of variables whose readers ignore case."""
 _CLOUDS = {"oracle": "oci", "azure": "azure"}
 _NETWORKS = {"FasTrak": "tcpxo", "GPUDirectTCPX": "tcpx", "gIB": "gib", "AWS Libfabric": "efa"}
 
 
 def of_another(vendor: str, network: str) -> bool:
-    """Return whether a value of NCCL_NET is the network of another vendor's plugin. Slingshot's is also AWS's."""
+    """Return whether a value of NCCL_NET is the network of another vendor's plugin. Slingshot shares AWS's."""
     owner = next((own for name, own in _NETWORKS.items() if _plain(name) == network), vendor)
     return owner != vendor and (owner, vendor) != ("efa", "cxi")
 
@@ -463,13 +469,13 @@ class _Prescription(Struct, frozen=True):
     must: bool
 
     def allows(self, text: str | None) -> bool:
-        """Return whether this is what the vendor gives; a value that is not recorded is."""
+        """Return whether the vendor prescribes this value; a value that is not recorded counts as prescribed."""
         if text is None or text in self.values or not self.values:
             return text is None or _plain(text) != _NONE or text in self.values
         return (self.name == "NCCL_NET" or self.name.startswith(_ANY_CASE)) and _plain(text) in map(_plain, self.values)
 
     def leaves(self, text: str | None) -> bool:
-        """Return whether another text leaves NCCL what is given: in a list of algorithms, or as the size of a part."""
+        """Return whether another value still includes the prescribed one: in a list of algorithms, or as a size."""
         listed, excludes = set(_plain(text or "").removeprefix("^").split(",")), (text or "").startswith("^")
         given = [set(_plain(each).split(",")) for each in self.values]
         within = any(each.isdisjoint(listed) if excludes else each <= listed for each in given)
@@ -477,9 +483,7 @@ class _Prescription(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """The settings of a node against the vendors' prescriptions: names that follow one of them, names that do not,
-    and names that are missing.
-    """
+    """A node's settings against the vendors' prescriptions: conforming names, deviating names, and missing names."""
 
     right: Mapping[str, str]
     other: tuple[tuple[Setting, _Prescription], ...]
@@ -509,7 +513,9 @@ def source(vendor: str) -> str:
 
 
 def in_use(settings: Settings, machine: Machine | Absent, choices: Choices) -> tuple[str, ...]:
-    """Return the vendors whose network this job is set up for: by its plugin, by the cloud, by settings of theirs."""
+    """Return the vendors whose network this job is configured for: by its plugin, by the cloud, or by
+    their settings.
+    """
     taken = choices.network.chosen or ()
     elsewhere = bool(taken) and taken[0].name == "IB"  # no plugin of these reaches NCCL's own network
     found = {name for name in TITLES if any(_marks(name, settings)) and not (elsewhere and name in _PLUGINS_ALONE)}
@@ -532,21 +538,21 @@ _OF_TYPES = {
     **dict.fromkeys(("a3-ultra", "a4"), "gib"),
     **{"a3-mega": "tcpxo", "bm.gpu": "oci", "standard_nd": "azure"},
 }
-"""Networks of machine types, by how their names begin."""
+"""Networks of machine types, by prefix."""
 
 
 _PLUGINS_ALONE = ("tcpxo", "tcpx", "efa", "cxi")
-"""Vendors whose network is reached by their plugin only."""
+"""Vendors whose network only their plugin reaches."""
 
 
 def network_of(machine: Machine | Absent) -> str:
-    """Return whose network a machine has for its GPUs, by the name of its type; empty: it has none, or is not known."""
+    """Return the vendor of a machine's GPU network, by the name of its type; empty: none, or unknown."""
     name = machine.instance_type if isinstance(machine, Machine) else ""
     return next((vendor for begin, vendor in _OF_TYPES.items() if name.startswith(begin)), "")
 
 
 def named_network(settings: Settings) -> bool:
-    """Return whether settings are for a network that only a vendor's plugin reaches, and not NCCL's own transport."""
+    """Return whether settings are for a network that only a vendor's plugin reaches, not NCCL's own transport."""
     return any(any(_marks(name, settings)) for name in _PLUGINS_ALONE)
 
 
@@ -561,7 +567,7 @@ def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
 
 
 def compared(settings: Settings, vendors: Sequence[str]) -> Compared:
-    """Return the settings against the prescriptions of these vendors. If two prescribe one variable, both are right."""
+    """Compare the settings with these vendors' prescriptions. If two prescribe one variable, both values are right."""
     by_name = grouped((each.name, each) for each in _table()[1] if each.vendor in vendors)
     right: dict[str, str] = {}
     other, missing = [], []

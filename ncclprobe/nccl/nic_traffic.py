@@ -1,4 +1,4 @@
-"""Find which NICs carried an operation, by their counters, and read a row's transport from NCCL's lines."""
+"""Find which NICs carried an operation, from their counters, and a row's transport from NCCL's lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,7 +20,7 @@ _NCCL_NAMES = {
     "broadcast": "Broadcast",
     "reduce": "Reduce",
 }
-"""Those that NCCL chooses an algorithm for; the others are sends and receives."""
+"""Operations that NCCL chooses an algorithm for; all others are sends and receives."""
 
 
 class Carried(Struct, frozen=True):
@@ -37,14 +37,14 @@ class Carried(Struct, frozen=True):
     below: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def counts(self) -> Iterator[tuple[str, NicKind, Count | Absent]]:
-        """Yield every NIC."""
+        """Yield every NIC with its kind and count."""
         for name, count in self.rdma.items():
             yield name, "rdma", count
         for name, count in self.ethernet.items():
             yield name, "ethernet", count
 
     def carriers(self) -> frozenset[str]:
-        """Return the expected names, and all interfaces beneath them."""
+        """Return the expected NICs, and all interfaces beneath them."""
         found: set[str] = set()
         todo = list(self.expected or ())
         while todo:
@@ -60,12 +60,12 @@ class Carried(Struct, frozen=True):
 
 
 def operation_traffic(op: str, nbytes: int, seen: Sequence[Carried]) -> OperationTraffic:
-    """Return what each NIC moved, and its share, while an operation brought `nbytes` about; `seen` is one per node."""
+    """Return each NIC's bytes and share during an operation of `nbytes`; `seen` has one entry per node."""
     return OperationTraffic(op, nbytes, tuple(row for each in seen for row in _rows(each)))
 
 
 def _rows(seen: Carried) -> Iterator[NicBytes]:
-    """Yield the NICs worth a line: those expected, and those that moved something or may have."""
+    """Yield the NICs worth a line: expected ones, and those that moved something or may have."""
     carriers = seen.carriers()
     known = {name: count for name, _, count in seen.counts() if isinstance(count, Count)}
     unread = any(name in carriers and isinstance(count, Absent) for name, _, count in seen.counts())
@@ -81,9 +81,9 @@ def _rows(seen: Carried) -> Iterator[NicBytes]:
 
 
 def transport(row: Measurement, logs: Sequence[Log]) -> Transport:
-    """Read from NCCL's lines of all ranks a row's network with its devices, GPUDirect, algorithm and channels.
+    """Read a row's network, devices, GPUDirect, algorithm and channels from NCCL's lines of all ranks.
 
-    `logs` are those of the ranks that left one; without any, nothing is known.
+    `logs` are those of the ranks that left one; without any, everything is unknown.
     """
     directs = [log.gdr for log in logs if log.gdr is not None]
     choice = next((found for log in logs if (found := _chosen(row, log))), None)
@@ -105,13 +105,13 @@ def _chosen(row: Measurement, log: Log) -> Choice | None:
 
 
 _SHARED = ("all_gather", "reduce_scatter")
-"""Return one rank's share of these NCCL logs."""
+"""Operations for which NCCL logs one rank's share."""
 
 
 def _network(logs: Sequence[Log], nodes: int) -> str | None:
     """Return ``IB mlx5_0, mlx5_1``; if no channel leaves its node, the transport within it: ``P2P CUMEM``.
 
-    A log that was cut before its channels names the network, which a single node need not use.
+    A log that was cut off before its channels names the network, which a single node need not use.
     """
     hops = [hop for log in logs for hop in log.hops]
     if any(hop.how == "NET" for hop in hops):

@@ -1,11 +1,11 @@
 """The table of variables: NCCL's own, its plugins', torch's, the launchers', and names that no program reads.
 
-The data is ``parameters.csv`` in this folder, one row per variable with its source. It is kept by hand;
-``scripts/parameters.py`` lists the variables that a release reads and the table does not know.
+The data is ``parameters.csv`` in this folder, one row per variable with its source. It is maintained by hand;
+``scripts/parameters.py`` lists the variables that a release reads and the table lacks.
 
 ``meanings.csv`` has a sentence of ours on each variable and a correct value. Only people read it; the doctor does not
-need it. Sources: the user guide of NCCL (env.rst) or of the variable's owner if
-`documented`, otherwise the code that reads it.
+need it. Sources: the user guide of NCCL (env.rst) or of the variable's owner if `documented`, otherwise the code that
+reads it.
 """
 
 import csv
@@ -19,7 +19,7 @@ from ncclprobe.model.values import Struct
 
 
 class Meaning(Struct, frozen=True):
-    """What a variable does. `example` is a value as healthy jobs have it, `documented`: its maker describes it."""
+    """What a variable does. `example` is a value from healthy jobs; `documented`: its maker describes it."""
 
     does: str
     example: str
@@ -28,14 +28,14 @@ class Meaning(Struct, frozen=True):
 
 @cache
 def meanings() -> Mapping[str, Meaning]:
-    """Return the variables that are described, by name."""
+    """Return the described variables, by name."""
     data = pkgutil.get_data("ncclprobe.nccl", "meanings.csv")
     _header, *rows = csv.reader((data or b"").decode().splitlines())
     return MappingProxyType({name: Meaning(does, example, bool(said)) for name, said, example, does in rows})
 
 
 NEWEST: Version = (2, 32, 3)
-"""The newest NCCL that the table was compared with."""
+"""The newest NCCL release that the table covers."""
 
 
 class Parameter(Struct, frozen=True):
@@ -43,14 +43,14 @@ class Parameter(Struct, frozen=True):
 
     * ``owner``: who reads it (nccl, torch, gloo, launch, slurm, mpi, cuda, ucx, ofi, …); *none*: none ever
     * ``type``: bool, int, size, enum, list, path or string
-    * ``low``, ``high``: the integers that mean something, None if open. The default is among them,
+    * ``low``, ``high``: the meaningful integers, None if open. The default is among them,
       even if it is a code such as -2 for "auto"
-    * ``words``: the texts that an enum takes, or a bool that is read as a word
-    * ``any_case``: the case of the words is known not to matter, or (outside NCCL) not known to
+    * ``words``: the accepted texts of an enum, or of a bool that is read as a word
+    * ``any_case``: case is known not to matter, or (outside NCCL) not known to matter
     * ``default``: in prose, with the versions that changed it in brackets
     * ``since``: the first version that has it; None: all do, or unknown. ``gone``: the first one
       that ignores it. Versions of NCCL; of torch for torch, gloo and launch; of the plugin for OFI_NCCL_*
-    * ``instead``: the name to use now. Where ``gone`` is None the old one is still read
+    * ``instead``: the name to use now. If ``gone`` is None the old one is still read
     * ``scope``: *job* (must agree on all ranks), *rank*, or empty if unknown
     * ``hazard``: what goes wrong if it is set badly, or differently between ranks
     * ``source``: the origin of the row
@@ -73,7 +73,7 @@ class Parameter(Struct, frozen=True):
 
     @property
     def is_read(self) -> bool:
-        """Return whether anything reads it in the newest version known."""
+        """Return whether the newest known version reads it."""
         return self.owner != "none" and self.gone is None
 
     @property
@@ -85,7 +85,7 @@ class Parameter(Struct, frozen=True):
 
 @cache
 def table() -> Mapping[str, Parameter]:
-    """Return every known variable by name, in alphabetical order. Read from the package at the first call."""
+    """Return every known variable by name, sorted. Loaded from the package at the first call."""
     # importlib.resources would do, and costs 10 ms to import.
     data = pkgutil.get_data("ncclprobe.nccl", "parameters.csv")
     names, *rows = csv.reader((data or b"").decode().splitlines())
@@ -121,7 +121,7 @@ _FAMILIES = (
     *("NCCL_", "OFI_NCCL_", "SHARP_", "NVSHMEM_", "UCX_", "FI_", "RDMAV_", "CUDA_VISIBLE_"),
     *("MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "WORLD_", "SLURM_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "MV2_"),
 )
-"""Prefixes of the names that we handle; the first that fits counts, so the longer ones are first."""
+"""Prefixes of the names that we handle; the first match counts, so longer ones come first."""
 
 
 def _family(name: str) -> str | None:
@@ -131,7 +131,7 @@ def _family(name: str) -> str | None:
 def looks_like_ours(name: str) -> bool:
     """Return whether a variable is NCCL's, torch's, a transport's or a launcher's, or may be a misspelling of one.
 
-    The *name* of such a variable may be recorded. Its *value* only if `table` holds the exact name.
+    The *name* of such a variable may be recorded, its *value* only if `table` contains the exact name.
     """
     return _family(name) is not None or name in table() or _intended_name(name) is not None
 
@@ -140,7 +140,7 @@ _SHORT = 8  # letters behind the prefix, below which two errors make another wor
 
 
 def nearest(name: str) -> str | None:
-    """Return the known name that `name` most likely misspells; None if none is near, or `name` is known."""
+    """Return the known name that `name` most likely misspells; None if none is similar, or `name` is known."""
     prefix = _family(name)
     if prefix is None or name in table():
         return _intended_name(name)
@@ -151,11 +151,11 @@ def nearest(name: str) -> str | None:
 
 
 _HELD_IN_PART = frozenset({"OFI_NCCL_", "NVSHMEM_", "UCX_", "FI_", "CUDA_VISIBLE_"})
-"""Families of other libraries that have more names than the table, some of them near another."""
+"""Families of other libraries that have more names than the table, some similar to others."""
 
 
 def _intended_name(name: str) -> str | None:
-    """Return NCCL's name that another begins like: ``NCLL_DEBUG``, ``nccl_debug``; None if there is none."""
+    """Return NCCL's name that a misspelt prefix intends: ``NCLL_DEBUG``, ``nccl_debug``; None if there is none."""
     word, _, rest = name.upper().partition("_")
     meant = f"NCCL_{rest}"
     return meant if name != meant and meant in table() and distance(word, "NCCL", 1) <= 1 else None
@@ -166,7 +166,7 @@ def _offered(prefix: str) -> Iterator[str]:
 
 
 def distance(one: str, other: str, limit: int) -> int:
-    """Return the optimal string alignment of two texts: edits and swaps of neighbours; `limit` + 1 means more."""
+    """Return the optimal string alignment distance: edits and swaps of neighbours; `limit` + 1 means more."""
     if abs(len(one) - len(other)) > limit:
         return limit + 1
     before: list[int] = []
@@ -212,7 +212,7 @@ _SCOPES = {"job": "must be equal on all ranks", "rank": "may differ between rank
 
 
 def about_variable(parameter: Parameter) -> list[tuple[str, str]]:
-    """Return what is known of a variable, each under its head; a text may be empty."""
+    """Return what is known about a variable, as (heading, text); a text may be empty."""
     known = meanings().get(parameter.name)
     return [
         ("does", purpose(parameter)),
@@ -229,7 +229,7 @@ def about_variable(parameter: Parameter) -> list[tuple[str, str]]:
 
 
 def purpose(parameter: Parameter) -> str:
-    """Return what a variable does in a sentence, or that it is not documented."""
+    """Describe in a sentence what a variable does, or that it is undocumented."""
     meaning = meanings().get(parameter.name)
     if meaning:
         return meaning.does
@@ -240,7 +240,7 @@ def purpose(parameter: Parameter) -> str:
 
 
 def readers(parameter: Parameter) -> str:
-    """Return who reads it, and whether its maker describes it."""
+    """Describe who reads a variable, and whether its maker documents it."""
     if parameter.owner == "none":
         return "nothing"
     meaning = meanings().get(parameter.name)
@@ -263,9 +263,9 @@ def _values(parameter: Parameter) -> str:
 
 
 def _releases(parameter: Parameter) -> str:
-    """Return since and until which release it is read, in the numbers of those who read it.
+    """Describe the releases that read a variable, in the numbering of its reader.
 
-    The table knows all releases of NCCL from 2.3.5 on.
+    The table covers all releases of NCCL from 2.3.5 on.
     """
     if parameter.owner == "none":
         return "none"

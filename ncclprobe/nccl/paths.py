@@ -1,11 +1,9 @@
-"""How far GPUs and NICs of one node are from each other: as NCCL sees it, and as nvidia-smi prints it.
+"""The distances between GPUs and NICs of one node: as NCCL computes them, and as nvidia-smi prints them.
 
 Pure: from the PCI tree, its NUMA nodes and the NVLinks. NCCL's rules are those of NCCL 2.30.7, graph/xml.cc (the tree),
-graph/topo.cc (its links) and graph/paths.cc (a path's type is that of its worst link). Not modelled are bandwidths
+graph/topo.cc (its links) and graph/paths.cc (a path's type is that of its worst link). Not modelled: bandwidths
 (between paths of equal type NCCL prefers the faster), GPUs that may not use P2P, NICs without GPUDirect, NIC fusion,
 and the virtual links of Broadcom's switch module.
-
-How a node is built, from its facts: GPUs, NICs, NUMA nodes, and NCCL's path types between them.
 """
 
 import re
@@ -30,10 +28,10 @@ from ncclprobe.model.values import Same, Struct, field, replace
 
 
 class PathType(IntEnum):
-    """NCCL's path types, the nearer the smaller. The words are stable, the numbers are of NCCL >= 2.28 (graph/topo.h).
+    """NCCL's path types, nearest first. The words are stable, the numbers are of NCCL >= 2.28 (graph/topo.h).
 
     LOC itself, NVL NVLink, NVB NVLink over another GPU, C2C chip to chip, PIX one PCI switch, PXB several, P2C C2C to
-    the CPU that the NIC hangs on, PXN NVLink to a GPU near the NIC, PHB through the CPU, SYS between CPUs.
+    the NIC's CPU, PXN NVLink to a GPU near the NIC, PHB through the CPU, SYS between CPUs.
     """
 
     LOC = 0
@@ -67,8 +65,8 @@ class Topology(Struct, frozen=True):
     """The distances between `gpus` and `nics`, which are PCI addresses by name (``GPU0``, ``mlx5_0``).
 
     `paths` holds NCCL's path type from each GPU to each GPU and NIC without relays, `relays` the GPU that NCCL prefers
-    as a relay (PXN), `smi` the word of nvidia-smi's matrix for each pair, NICs among each other included. None: the
-    tree does not decide it, because a place or a NUMA node could not be read, or a device is not on the PCI bus.
+    as a relay (PXN), `smi` the word of nvidia-smi's matrix for each pair, including pairs of NICs. None: the tree does
+    not decide it, because a place or a NUMA node could not be read, or a device is not on the PCI bus.
     """
 
     gpus: Mapping[str, str] = field(default_factory=dict)
@@ -78,11 +76,11 @@ class Topology(Struct, frozen=True):
     smi: Mapping[Pair, str | None] = field(default_factory=dict)
 
     def path(self, gpu: str, other: str) -> PathType | None:
-        """Return the path that NCCL takes from `gpu`, PXN included (off with NCCL_PXN_DISABLE=1)."""
+        """Return NCCL's path from `gpu`, including PXN (off with NCCL_PXN_DISABLE=1)."""
         return PathType.PXN if (gpu, other) in self.relays else self.paths[gpu, other]
 
     def near(self, gpu: str) -> tuple[str, ...]:
-        """Return the NICs that are nearest to `gpu`, whatever their rate; none if nothing is known."""
+        """Return the NICs nearest to `gpu`, whatever their rate; empty if nothing is known."""
         known = {nic: path for nic in self.nics if (path := self.paths[gpu, nic]) is not None}
         nearest = min(known.values(), default=None)
         return tuple(nic for nic, path in known.items() if path == nearest)
@@ -95,10 +93,10 @@ def topology(
     nvlinks: Mapping[str, Sequence[str]] | None = None,
     c2c: Collection[str] = (),
 ) -> Topology:
-    """Return the distances between `gpus` and `nics`: PCI addresses by name, empty for a NIC that is not on the bus.
+    """Compute the distances between `gpus` and `nics`: PCI addresses by name, empty for a NIC that is not on the bus.
 
-    `nvlinks`: per GPU's address the remote address of each active NVLink, as NVML gives them. `c2c`: addresses of the
-    GPUs that have a chip-to-chip link to their CPU. Addresses are spelled as sysfs does.
+    `nvlinks`: per GPU address, the remote address of each active NVLink, from NVML. `c2c`: addresses of the GPUs that
+    have a chip-to-chip link to their CPU. Addresses are spelled as in sysfs.
     """
     ends = {name: _Node("gpu", address) for name, address in gpus.items()}
     ends |= {name: _Node("nic", address) for name, address in nics.items()}
@@ -110,16 +108,16 @@ def topology(
     }
     graph = _graph(ways, links, c2c)
     found = {name: search(ends[name], graph) for name in gpus}
-    paths = {(gpu, other): _sure(found[gpu], ends[gpu], end, ways) for gpu in gpus for other, end in ends.items()}
+    paths = {(gpu, other): _known_path(found[gpu], ends[gpu], end, ways) for gpu in gpus for other, end in ends.items()}
     bare = Topology(gpus, nics, paths, smi=_smi(pci, gpus, nics, links))
     whole = replace(bare, paths={**paths, **_mark_p2c(bare, ends, ways, c2c)})
     return replace(whole, relays=_relays(whole))
 
 
 def machine_topology(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
-    """Return the distances between the GPUs and RDMA devices of a machine, by name (``GPU0``, ``mlx5_0``).
+    """Compute the distances between the GPUs and RDMA devices of a machine, by name (``GPU0``, ``mlx5_0``).
 
-    A lost GPU whose address is not known is left out.
+    A lost GPU whose address is unknown is left out.
     """
     return device_topology(
         pci, gpus, nvlinks, {d.name: d.pci if isinstance(d.pci, str) else "" for d in fabric.devices}
@@ -127,33 +125,33 @@ def machine_topology(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fa
 
 
 def device_topology(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
-    """Return the same with any NICs: PCI addresses by name, empty for one that is not on the bus.
+    """Compute the same for any NICs: PCI addresses by name, empty for one that is not on the bus.
 
-    A link with an unknown other end leads to an NVSwitch if NVML calls it one. NVML's answers about chip-to-chip
-    links are not collected: the products that have them are known.
+    A link with an unknown other end leads to an NVSwitch if NVML reports one. NVML's answers about chip-to-chip links
+    are not collected: the products that have them are known.
     """
     ours = {f"GPU{gpu.index}": gpu for gpu in gpus.all if gpu.pci}
     addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
     rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
     links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
     c2c = tuple(addresses[n] for n in ours if re.search(_CHIP_TO_CHIP, ours[n].name))
-    return _remembered(Same(pci), tuple(addresses.items()), tuple(nics.items()), tuple(links.items()), c2c)
+    return _cached_topology(Same(pci), tuple(addresses.items()), tuple(nics.items()), tuple(links.items()), c2c)
 
 
 @lru_cache(64)
-def _remembered(
+def _cached_topology(
     pci: Same[Pci],
     gpus: tuple[tuple[str, str], ...],
     nics: tuple[tuple[str, str], ...],
     links: tuple[tuple[str, tuple[str, ...]], ...],
     c2c: tuple[str, ...],
 ) -> Topology:
-    """Return :func:`topology`, made once for all checks, and for all equal nodes of a fleet."""
+    """Return :func:`topology`, cached for all checks, and for all equal nodes of a fleet."""
     return topology(pci.value, dict(gpus), dict(nics), dict(links), c2c)
 
 
 def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:
-    """Return the target of each active link; an address that no machine has represents a switch that reports none."""
+    """Return the target of each active link; an unreported switch gets an address that no machine has."""
     active = () if isinstance(links, Absent) else [link for link in links if link.state == "active"]
     ends = [normal(i.remote_pci) if isinstance(i.remote_pci, str) and i.remote_pci else i.remote for i in active]
     return tuple(end for end in ends if isinstance(end, str) and end not in ("gpu", "ibm-npu", "unknown"))
@@ -180,7 +178,7 @@ def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:
 
 
 def _way_up(pci: Pci, end: _Node) -> tuple[_Node, ...]:
-    """Return the switches above a device, the nearest first, and the CPU at the top."""
+    """Return the switches above a device, nearest first, and the CPU at the top."""
     device = pci.devices.get(end.id)
     if device is None or isinstance(device.place, Absent):
         return (UNKNOWN_CPU,)
@@ -190,7 +188,7 @@ def _way_up(pci: Pci, end: _Node) -> tuple[_Node, ...]:
 
 
 def _switches(pci: Pci, place: PciPosition) -> list[str]:
-    """Return the switches above a device, without the second level of those Broadcom switches that only look like two.
+    """Return the switches above a device, without the second level of Broadcom switches that only look like two.
 
     ncclTopoFlattenBcmSwitches in graph/topo.cc.
     """
@@ -216,7 +214,7 @@ def _broadcom(identity: Identity, level: int) -> int:
 
 
 def _nvlink_end(pci: Pci, remote: str, cpu: _Node) -> _Node:
-    """Return what a link leads to. As by NCCL, a remote end that the machine does not show counts as an NVSwitch."""
+    """Return the node that a link leads to. As in NCCL, a remote end that is not on the machine is an NVSwitch."""
     kind = pci.devices[remote].identity.kind if remote in pci.devices else None
     if kind == "gpu":
         return _Node("gpu", remote)
@@ -224,7 +222,7 @@ def _nvlink_end(pci: Pci, remote: str, cpu: _Node) -> _Node:
 
 
 def search(start: _Node, graph: Graph) -> dict[_Node, PathType]:
-    """Return the best path type from `start` to every node that it reaches (ncclTopoSetPaths in graph/paths.cc)."""
+    """Return the best path type from `start` to every reachable node (ncclTopoSetPaths in graph/paths.cc)."""
     found: dict[_Node, tuple[PathType, int]] = {start: (PathType.LOC, 0)}
     waiting = deque([start])
     while waiting:
@@ -242,7 +240,7 @@ def search(start: _Node, graph: Graph) -> dict[_Node, PathType]:
 
 
 def _step(node: _Node, remote: _Node, link: PathType, relay: bool, hops: int) -> PathType | None:
-    """Return what one link makes of a path; None if NCCL does not go: over a GPU, but for one NVLink hop."""
+    """Extend a path by one link; None if NCCL does not: through a GPU, except for one NVLink hop."""
     if relay:
         allowed = link is PathType.NVL and remote.kind == "gpu" and hops == 1
         return PathType.NVB if allowed else None
@@ -253,8 +251,8 @@ def _step(node: _Node, remote: _Node, link: PathType, relay: bool, hops: int) ->
     return link
 
 
-def _sure(found: Mapping[_Node, PathType], start: _Node, end: _Node, ways: Ways) -> PathType | None:
-    """Return the path to `end`; None if it goes over a CPU that is not known."""
+def _known_path(found: Mapping[_Node, PathType], start: _Node, end: _Node, ways: Ways) -> PathType | None:
+    """Return the path to `end`; None if it crosses an unknown CPU."""
     path = found.get(end)
     unknown = UNKNOWN_CPU in (ways[start][-1], ways[end][-1])
     return None if unknown and path is not None and path >= PathType.PHB else path
@@ -289,7 +287,7 @@ def _relays(topology: Topology) -> dict[Pair, str]:
 
 
 def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Links) -> dict[Pair, str | None]:
-    """Return what `nvidia-smi topo -m` prints for each pair."""
+    """Return the word that `nvidia-smi topo -m` prints for each pair."""
     names = {**gpus, **nics}
     matrix: dict[Pair, str | None] = {}
     for one, other in product(names, names):
@@ -300,12 +298,12 @@ def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Link
 
 
 def nvlink_count(links: Links, one: str, other: str) -> int:
-    """Return the n of NVn: links straight to the other GPU, or else what both have to NVSwitches."""
+    """Return the n of NVn: direct links to the other GPU, otherwise the links that both have to NVSwitches."""
     return links[one][_Node("gpu", other)] or min(links[one][NVSWITCH], links[other][NVSWITCH])
 
 
 def tree_word(one: Device | None, other: Device | None) -> str | None:
-    """Return PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None if the tree does not say.
+    """Return PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None if the tree does not decide.
 
     PIX at most one PCI switch between them, PXB several, PHB one host bridge, NODE two host bridges of one NUMA node.
     """
@@ -327,7 +325,7 @@ T = TypeVar("T")
 
 
 def layout(snapshot: Snapshot) -> NodeTopology:
-    """Return the devices of a node and how far they are apart. RDMA devices precede interfaces without RDMA."""
+    """Return the devices of a node and their distances. RDMA devices precede interfaces without RDMA."""
     pci, gpus, links = _fact(snapshot, Pci), _fact(snapshot, Gpus), _fact(snapshot, NvLinks)
     fabric, interfaces, cpus = _fact(snapshot, Fabric), _fact(snapshot, Interfaces), _fact(snapshot, Cpus)
     gaps = [fact.why for fact in (pci, gpus, links, fabric, interfaces, cpus) if isinstance(fact, Absent)]
@@ -375,7 +373,7 @@ def _nics(fabric: Fabric, interfaces: Interfaces | Absent, pci: Pci | Absent) ->
 
 
 def _other_nics(fabric: Fabric, interfaces: Interfaces | Absent) -> dict[str, str]:
-    """Return the PCI addresses of the interfaces that do not belong to an RDMA device."""
+    """Return the PCI addresses of interfaces that do not belong to an RDMA device."""
     taken = {device.pci for device in fabric.devices}
     every = () if isinstance(interfaces, Absent) else interfaces.all
     return {each.name: each.pci for each in every if each.pci and each.pci not in taken}
@@ -396,7 +394,7 @@ def _paths(
     fabric: Fabric | Absent,
     interfaces: Interfaces | Absent,
 ) -> dict[str, dict[str, str | None]] | None:
-    """Return the paths in NCCL's words. Without the NVLinks the result is empty: any path between GPUs may differ."""
+    """Return the paths in NCCL's words. Empty without NVLinks, because any path between GPUs may then differ."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent) or isinstance(links, Absent) or isinstance(fabric, Absent):
         return None
     rdma = machine_topology(pci, gpus, links, fabric)  # apart: of a Grace's NICs NCCL brings the nearest nearer
@@ -406,7 +404,7 @@ def _paths(
 
 
 def _words(topology: Topology, gpu: str, unread: Collection[str]) -> dict[str, str | None]:
-    """Return the path types in words. `unread`: the GPUs whose NVLinks are not known."""
+    """Return the path types as words. `unread`: the GPUs whose NVLinks are unknown."""
     ends = [end for end in (*topology.gpus, *topology.nics) if end != gpu]
     unknown = {end for end in ends if end in topology.gpus and (gpu in unread or end in unread)}
     found = {end: None if end in unknown else topology.paths[gpu, end] for end in ends}

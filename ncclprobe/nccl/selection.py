@@ -1,17 +1,17 @@
-"""Choose as NCCL would on one node, from its facts: interfaces, HCAs, GIDs, GPUDirect, GPU transports, NVLS.
+"""NCCL's choices on one node, from its facts: interfaces, HCAs, GIDs, GPUDirect, GPU transports, NVLS.
 
-The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load, for a job with a rank on every GPU. A
+The rules are those of :mod:`ncclprobe.nccl`, for the NCCL that a job would load and a job with a rank on every GPU. A
 network plugin decides for itself: if NCCL would find one, the text at the HCAs mentions it.
 
 CUDA gives a job the GPUs of CUDA_VISIBLE_DEVICES that can compute. Source: CUDA programming guide, environment
 variables: a list is read up to the first entry that names no GPU, by number or by the unique beginning of a UUID, all
-of one kind. CUDA_DEVICE_ORDER is taken to be NVML's, by PCI address.
+of one kind. CUDA_DEVICE_ORDER is assumed to be NVML's, by PCI address.
 
 Connections: src/transport/net_ib/connect.cc:12-62 and 345-480 (v2.30.7: the parameters, ncclIbQpRtr, ncclIbQpRts),
 init.cc:142 and 441 (relaxed ordering, adaptive routing). Each end reads its own variables for device, GID, P_Key index,
-timeout and retry count. The packets of an end have its own service level and traffic class: since 2.26 because the end
-that sends states them for both (connect.cc:760 and 1615), and before because each end took its own. Both take the
-smaller path MTU and the larger number of queue pairs (connect.cc:885 and 759).
+timeout and retry count. An end's packets have its own service level and traffic class: since 2.26 because the sending
+end states them for both (connect.cc:760 and 1615), and before because each end used its own. Both use the smaller path
+MTU and the larger number of queue pairs (connect.cc:885 and 759).
 """
 
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ LIST = "CUDA_VISIBLE_DEVICES"
 
 
 def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Decision[str]:
-    """Return the names of the GPUs on which a rank of a job can run; refused if that is none."""
+    """Return the GPUs on which a rank of a job can run; refused if there are none."""
     text = None if isinstance(environment, Absent) else environment.get(LIST)
     if text is not None and "MIG-" in text.upper():
         return Decision(None, f"{LIST}={text} names parts of GPUs")
@@ -86,7 +86,7 @@ def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Decision[str]:
 
 
 def visible(text: str, gpus: Gpus) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA takes from its list `text`, in that order."""
+    """Return the GPUs that CUDA selects by its list `text`, in that order."""
     found: list[Gpu] = []
     for word in map(str.strip, text.split(",")):
         named = [gpu for gpu in gpus.all if _names(word, gpu)]
@@ -113,9 +113,9 @@ _STEPS = {
 
 
 def choose(snapshot: Snapshot, others: Choosing | None = None) -> Choices:
-    """Return NCCL's choices on this node; a part is null, with its reason, if the facts do not decide it.
+    """Return NCCL's choices on this node; a part is None, with its reason, if the facts do not decide it.
 
-    `others`: the choices on other nodes of the job.
+    `others`: the cache of choices on other nodes of the job.
     """
     known, choosing = NetworkFacts(snapshot.facts), others or Choosing()
 
@@ -164,7 +164,7 @@ def _bootstrap(known: NetworkFacts) -> Decision[InterfaceChoice]:
 
 
 def _sockets(known: NetworkFacts) -> Decision[InterfaceChoice]:
-    """Return what NET/Socket would spread over: at most 16 interfaces, each with its first address."""
+    """Return the interfaces of NET/Socket: at most 16, each with its first address."""
     addresses = known.need(Interfaces).addresses
     try:
         address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
@@ -186,7 +186,7 @@ def _searched(found: Choice, known: NetworkFacts) -> Decision[InterfaceChoice]:
 def _comm_id(known: NetworkFacts) -> str | None:
     """Return the address in NCCL_COMM_ID; None: not set.
 
-    Raises ValueError if NCCL refuses it, or the resolver its host, and Unlearned if it was not asked.
+    Raises ValueError if NCCL rejects it or the host does not resolve, and Unlearned if it was not resolved.
     """
     text = known.settings.get("NCCL_COMM_ID")
     if text is None:
@@ -211,7 +211,7 @@ def _selection(known: NetworkFacts) -> Selection:
 
 
 def _why_ib_is_off(known: NetworkFacts) -> str:
-    """Return why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
+    """Return why NCCL's own InfiniBand transport is not used; empty: no reason."""
     wanted = known.settings.get("NCCL_NET") or "ib"
     if wanted.lower() != "ib":
         return f"{known.set('NCCL_NET')} keeps to that network"
@@ -278,9 +278,7 @@ def _gid(port: Port, found: Pick | None, known: NetworkFacts) -> GidChoice:
 
 
 def choose_rails(snapshot: Snapshot) -> Decision[RailPort]:
-    """Return the parameters with which NCCL would connect each port of this node, in its order; null if the facts do
-    not decide it.
-    """
+    """Return the parameters with which NCCL would connect each port, in order; None if the facts do not decide it."""
     return part(_rails, NetworkFacts(snapshot.facts))
 
 
@@ -294,7 +292,7 @@ def _rails(known: NetworkFacts) -> Decision[RailPort]:
 
 
 def crossing(snapshot: Snapshot) -> str:
-    """Return why a job on such nodes sends from one rail to another; empty: it does not, as far as is known.
+    """Return why a job on such nodes sends from one rail to another; empty: no known reason.
 
     Rings stay on their rail unless NCCL_CROSS_NIC=1, and PXN (src/graph/paths.cc:668) hands data to the GPU of the
     right rail over NVLink, unless it is off or there is none.
@@ -313,7 +311,7 @@ def crossing(snapshot: Snapshot) -> str:
 
 
 def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort | None, ...]:
-    """Return each of `ports` with the memory of the nearest GPU that NCCL lets it read and write; None: none exists.
+    """Return each of `ports` with the memory of the nearest GPU that it may read and write; None: no such GPU.
 
     NCCL registers by DMA-BUF if it can, and otherwise by address, which needs a peer-memory module
     (src/transport/net.cc, src/init.cc dmaBufSupported).
@@ -337,14 +335,14 @@ def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort |
 
 
 def _distances(known: NetworkFacts, nics: Sequence[str]) -> Topology:
-    """Return the distances between the GPUs and the RDMA devices named."""
+    """Return the distances between the GPUs and these RDMA devices."""
     devices = known.need(Fabric).devices if nics else ()
     used = Fabric(tuple(device for device in devices if device.name in nics))
     return machine_topology(known.need(Pci), known.gpus, known.need(NvLinks), used)
 
 
 def _links_unread(known: NetworkFacts) -> str:
-    """Return why the NVLinks of a GPU are not known; empty: they are."""
+    """Return why a GPU's NVLinks are unknown; empty: they are known."""
     every = known.need(NvLinks).gpus
     rows = [every[gpu.index] for gpu in known.gpus.all if gpu.index < len(every)]
     gaps = [row for row in rows if isinstance(row, Absent)]
@@ -374,7 +372,7 @@ def _gpudirect(known: NetworkFacts) -> Decision[DirectChoice]:
     rows = (_nearest(topology, [each for each in made if each.gpu == name]) for name in able)
     unread = _links_unread(known)
     return Decision(
-        tuple(_settled(row, able[row.gpu], gdr.works, gdr.why, unread) for row in rows), gdr.why + _file(known)
+        tuple(_apply_support(row, able[row.gpu], gdr.works, gdr.why, unread) for row in rows), gdr.why + _file(known)
     )
 
 
@@ -392,9 +390,9 @@ def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
     return DirectChoice(best.gpu, nics, best.receives, best.sends, path, best.relay or None, why)
 
 
-def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: str) -> DirectChoice:
-    """Return `row` with the machine's GPUDirect answer, and a note if NVLinks are unknown. What the level forbids, no
-    module allows.
+def _apply_support(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: str) -> DirectChoice:
+    """Apply the machine's GPUDirect support to `row`, and note unknown NVLinks. A module cannot allow what the level
+    forbids.
     """
     if not supported(gpu) or (works is None and row.receives is False):
         return row
@@ -441,11 +439,11 @@ _AUTOMATIC = -2
 
 
 def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | None) -> tuple[RailPort, ...]:
-    """Return the choices of one end for each port that NCCL takes, in its order.
+    """Return one end's parameters for each port that NCCL uses, in order.
 
-    The path MTU is left open: the smaller active MTU of the two ports, which only a connection knows. A GID table that
-    could not be read leaves index 0. Ports that NCCL fuses into one device (NCCL_IB_MERGE_NICS) are listed one by one:
-    queue pair n of a connection goes from port n to port n all the same.
+    The path MTU is left open: it is the smaller active MTU of the two ports, which only a connection knows. If the GID
+    table could not be read, the index is 0. Ports that NCCL fuses into one device (NCCL_IB_MERGE_NICS) are listed
+    separately: queue pair n of a connection still goes from port n to port n.
     """
     wanted = wish(settings, version)
 
@@ -472,7 +470,7 @@ def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | Non
 
 
 def default_timeout(version: Version | None) -> int:
-    """Return what NCCL_IB_TIMEOUT is if nothing sets it."""
+    """Return the default of NCCL_IB_TIMEOUT."""
     return next((timeout for since, timeout in _TIMEOUTS if reaches(version, since)), _OLD_TIMEOUT)
 
 

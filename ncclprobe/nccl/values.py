@@ -1,4 +1,4 @@
-"""How NCCL, and torch as well, read one value from the environment."""
+"""How NCCL and torch parse one value from the environment."""
 
 import re
 from typing import Literal
@@ -10,7 +10,7 @@ from ncclprobe.model.values import Struct
 Note = Literal["plain", "word", "tail", "octal", "empty", "overflow"]
 
 BLANKS = " \t\n\v\f\r"
-"""What C's isspace() takes for a blank in the C locale."""
+"""Whitespace according to C's isspace() in the C locale."""
 
 SLOWING = frozenset(
     {
@@ -20,7 +20,7 @@ SLOWING = frozenset(
         *("NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_SOCKET_IFNAME", "NCCL_SHM_DISABLE"),
     }
 )
-"""Settings that can take bandwidth away in a way that :mod:`ncclprobe.expect.bound` knows."""
+"""Settings that can cost bandwidth in a way that :mod:`ncclprobe.expect.bound` models."""
 
 _WORDS_KEEP_THE_DEFAULT = (2, 32)
 
@@ -30,11 +30,11 @@ _NUMBER = rf"[{BLANKS}]*(?P<sign>[+-]?)(?:0[xX](?P<hex>[0-9a-fA-F]+)|(?P<octal>0
 
 
 class Reading(Struct, frozen=True):
-    """The integer that NCCL makes of a text, and how it got there.
+    """The integer that NCCL parses from a text, and how.
 
-    ``note`` is *plain* (the number as written), *word* (no digits: 0, and the default since 2.32), *tail* (what
-    follows the number is dropped: ``4M`` is 4), *octal* (a leading zero made it base 8: ``010`` is 8), *empty* or
-    *overflow* (the default is used).
+    ``note`` is *plain* (the number as written), *word* (no digits: 0, and the default since 2.32), *tail* (text after
+    the number is dropped: ``4M`` is 4), *octal* (a leading zero makes it base 8: ``010`` is 8), *empty* or *overflow*
+    (the default is used).
     """
 
     value: int
@@ -42,15 +42,15 @@ class Reading(Struct, frozen=True):
 
 
 def keeps_default(version: Version | None) -> bool:
-    """Return whether this NCCL refuses a word in place of a number; it does not if the version is unknown.
+    """Return whether this NCCL uses the default for a word in place of a number; False if the version is unknown.
 
-    Seen in the real library: 2.31.2 reads 0, 2.32.3 its default (scripts/oracle.py).
+    Observed in the real library: 2.31.2 reads 0, 2.32.3 its default (scripts/oracle.py).
     """
     return version is not None and version >= _WORDS_KEEP_THE_DEFAULT
 
 
 def read_int(text: str, default: int, version: Version | None = None) -> Reading:
-    """Read `text` as NCCL_PARAM does: strtoll(text, &end, 0); the default if it is empty or leaves int64."""
+    """Parse `text` as NCCL_PARAM does: strtoll(text, &end, 0); the default if it is empty or overflows int64."""
     if not text:
         return Reading(default, "empty")
     match = re.match(_NUMBER, text)
@@ -66,12 +66,12 @@ def read_int(text: str, default: int, version: Version | None = None) -> Reading
 
 
 def read_setting(settings: Settings, name: str, default: int, version: Version | None = None) -> int:
-    """Return the integer that NCCL reads for `name`: its default if nothing sets it."""
+    """Return the integer that NCCL reads for `name`; the default if it is unset."""
     return read_int(settings.get(name) or "", default, version).value
 
 
 def _number(match: re.Match[str]) -> int | None:
-    """Return the matched number, or None if it does not fit an int64."""
+    """Return the matched number, or None if it overflows an int64."""
     if match["decimal"]:
         if len(match["decimal"]) > _MOST_DIGITS:
             return None
@@ -83,7 +83,7 @@ def _number(match: re.Match[str]) -> int | None:
 
 
 def to_int32(value: int) -> int:
-    """Return `value` after C's conversion to int, which keeps the low 32 bits."""
+    """Convert `value` as C converts to int, keeping the low 32 bits."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -92,7 +92,7 @@ _NO = frozenset({"false", "no", "off", "disable", "disabled", "none", "f", "n"})
 
 
 def intent(word: str) -> bool | None:
-    """Return the meaning of `word` to a person if NCCL wants an integer; None if it is not such a word.
+    """Return what a person means by `word` where NCCL expects an integer; None if it is not such a word.
 
     NCCL reads every one of them as 0 before 2.32, so that NCCL_IB_DISABLE=true leaves InfiniBand on.
     """
@@ -120,8 +120,8 @@ _LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
 def read_level(text: str, version: Version | None = None) -> str | None:
     """Return the path type that NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL names; None if the text is silently ignored.
 
-    Words count in upper case and in versions that know them. Text that begins with a digit is a number of the old kind,
-    in which 4 and everything above is SYS. A negative number is not a level: it does not begin with a digit. Source:
+    Words count in upper case and in versions that know them. Text that begins with a digit is an old-style number, in
+    which 4 and above is SYS. A negative number is not a level: it does not begin with a digit. Source:
     src/graph/paths.cc:244 and src/graph/topo.cc:34 (v2.30.7; the words of older versions from their own).
     """
     if text in _LEVEL_SINCE and reaches(version, _LEVEL_SINCE[text]):
