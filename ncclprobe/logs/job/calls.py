@@ -199,6 +199,9 @@ def _stalled_calls(job: LookedAt) -> list[Stalled]:
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
     if made and all(each.missing for each in made):
         return made
+    known = {rank for each in made for rank in each.waiting}
+    if len(known) < len(job.ranks) and not job.moved and (told := list(_stalled_by_stacks(job))):
+        return told  # torch records no new_group, and of gloo no members of a group
     return list(_unknown_group_calls(job)) or made or ([] if job.moved else _stalled_without_records(job))
 
 
@@ -378,8 +381,8 @@ def _describe_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
 
 def _of_different(functions: Collection[str]) -> str:
     """Return why ranks are in calls of these functions; empty: the usual causes."""
-    of_model = next((of_call(each) for each in OF_MODEL if each in functions), "")
-    return of_model or ("crossed-groups" if len(functions) == 1 else "")
+    telling = next((of_call(each) for each in (*OF_MODEL, "new_group") if each in functions), "")
+    return telling or ("crossed-groups" if len(functions) == 1 else "")
 
 
 def _peers(job: LookedAt, inside: Mapping[int, str]) -> Mapping[int, Mapping[str, str]]:
