@@ -23,13 +23,15 @@ _LOOK = "Look at the named line of the program; `py-spy dump --pid PID` shows al
 class Reason(Struct, frozen=True):
     """Why a rank does not go on: its kind, who is at fault, in words as the rest of a sentence about it, what to do.
 
-    `waits` is empty if only numbers of the rank say it.
+    `waits` is empty if only numbers of the rank say it. `frames` are functions of libraries that show it: a part of the
+    path, and after ``=`` their names, if other functions there do not.
     """
 
     kind: str
     blame: Blame
     waits: str
     advice: str
+    frames: str = ""
 
 
 class Doing(Struct, frozen=True):
@@ -47,8 +49,17 @@ class Doing(Struct, frozen=True):
 def reasons() -> Mapping[str, Reason]:
     """Return the table of reasons by their kind."""
     lines = _TABLE.read_text(encoding="utf-8").splitlines()
-    rows = (msgspec.convert(line.split("\t"), tuple[str, Blame, str, str]) for line in lines if line[:1] != "#")
-    return {kind: Reason(kind, blame, waits, advice) for kind, blame, waits, advice in rows}
+    names = ("kind", "blame", "waits", "advice", "frames")
+    found = (dict(zip(names, line.split("\t"), strict=True)) for line in lines if line[:1] != "#")
+    return {each["kind"]: msgspec.convert(each, Reason) for each in found}
+
+
+@cache
+def _of_libraries() -> Sequence[tuple[str, frozenset[str], str]]:
+    """Return path, names of functions, empty: all, and the reason that they show; those with names first."""
+    known = [(*frame.partition("=")[::2], each.kind) for each in reasons().values() for frame in each.frames.split()]
+    found = [(path, frozenset(names.split("|")) - {""}, kind) for path, names, kind in known]
+    return sorted(found, key=lambda each: not each[1])
 
 
 def waits(kind: str) -> str:
@@ -56,51 +67,6 @@ def waits(kind: str) -> str:
     return reasons()[kind].waits
 
 
-_OF_LIBRARIES: Sequence[tuple[str, frozenset[str], str]] = [
-    (path, frozenset(names.split()), reason)
-    for path, names, reason in (
-        ("/pdb.py /bdb.py /cmd.py /code.py /IPython/ /ipdb/ /pudb/", "", "debugger"),
-        ("/debugpy/ /pydevd", "", "debugpy"),
-        ("/torch/utils/file_baton.py", "", "extension-build"),
-        ("/filelock/ /portalocker/ /fasteners/ /lockfile/", "", "lock-file"),
-        ("/torch/utils/data/", "", "data-loader"),
-        ("/multiprocessing/pool.py /joblib/ /loky/", "", "pool"),
-        ("/multiprocessing/queues.py", "_finalize_join _feed", "process-queue-full"),
-        ("/multiprocessing/queues.py", "get", "process-item"),
-        ("/multiprocessing/queues.py", "put", "process-queue-full"),
-        ("/multiprocessing/synchronize.py", "wait wait_for", "process-event"),
-        ("/multiprocessing/synchronize.py", "", "process-lock"),
-        ("/multiprocessing/connection.py", "send send_bytes", "pipe-full"),
-        ("/multiprocessing/managers.py /multiprocessing/connection.py", "", "process-message"),
-        (
-            "/multiprocessing/process.py /multiprocessing/popen_fork.py /torch/multiprocessing/spawn.py",
-            "",
-            "process-end",
-        ),
-        ("/subprocess.py", "", "program"),
-        ("/queue.py", "get", "thread-item"),
-        ("/queue.py", "put join", "thread-queue-full"),
-        ("/concurrent/futures/", "result wait shutdown as_completed result_iterator __exit__ map", "pool"),
-        ("/threading.py", "_shutdown", "program-end"),
-        ("/threading.py", "join _wait_for_tstate_lock", "thread-end"),
-        ("/threading.py", "Event.wait", "thread-event"),
-        ("/threading.py", "Barrier.wait acquire __enter__", "thread-barrier"),
-        ("/threading.py", "wait wait_for", "thread-condition"),
-        ("/tenacity/ /backoff/ /retrying.py /retry/", "", "retries"),
-        ("/urllib/ /urllib3/ /requests/ /httpx/ /httpcore/ /http/client.py /aiohttp/", "", "http"),
-        ("/huggingface_hub/ /botocore/ /boto3/ /s3transfer/ /s3fs/ /gcsfs/ /fsspec/ /wandb/", "", "http"),
-        ("/grpc/ /redis/ /psycopg /pymysql/ /pymongo/ /paramiko/ /ray/ /mlflow/ /xmlrpc/", "", "network-reply"),
-        ("/smtplib.py /ftplib.py /imaplib.py /telnetlib.py", "", "network-reply"),
-        ("/socket.py", "getaddrinfo gethostbyname", "dns"),
-        ("/asyncio/", "", "event-loop"),
-        ("/getpass.py", "", "password"),
-        ("/torch/cuda/", "synchronize", "gpu"),
-        ("/torch/_inductor/ /torch/_dynamo/ /triton/", "", "compilation"),
-        ("/torch/serialization.py /safetensors/ /torch/distributed/checkpoint/", "", "checkpoint"),
-        ("<frozen importlib", "", "import"),
-    )
-    for path in (path.split() if not path.startswith("<") else [path])
-]
 FOR_THREADS = ("thread-item", "thread-queue-full", "thread-event", "thread-condition")
 """Waits for other threads of the program."""
 LOCKS = ("extension-build", "lock-file", "process-lock")
@@ -137,7 +103,7 @@ def of_stack(stack: Sequence[FlightFrame]) -> str:
     no_own = not package and any(part in own.filename for part in _OF_PYTHON)
     inner = stack if no_own else stack[: [*stack].index(own)]
     for frame in reversed(inner):
-        for path, names, reason in _OF_LIBRARIES:
+        for path, names, reason in _of_libraries():
             if path in frame.filename and (not names or names & {frame.name, frame.name.rpartition(".")[2]}):
                 return reason
     values: Mapping[str, str] = getattr(own, "values", {}) if not inner else {}
