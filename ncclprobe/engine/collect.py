@@ -27,9 +27,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ncclprobe.facts.machine import Machine, NamedMachine, System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.host import NAMED, Host, Question
+from ncclprobe.host import NAMED, PROBLEMS, Host, Question
 from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines, second
-from ncclprobe.host.pasted_scripts import PROBLEMS
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, NotCaptured, ParseError
 from ncclprobe.model.nccl_selection import Choices

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncclprobe.facts.machine import NamedMachine
-from ncclprobe.host.pasted_ethtool import DROPPED
-from ncclprobe.host.pasted_logs import LOG
-from ncclprobe.host.pasted_lspci import REDIRECTS
+from ncclprobe.host import DROPPED, LOG, REDIRECTS
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.report import Report

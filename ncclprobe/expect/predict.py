@@ -424,12 +424,10 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = _place(found, system, shape, bound, version)
-    time_us, share, judged_by = _correct_time(
-        found, transfer_us, _corrections(place, system, bus_bytes / transfer_us), start
-    )
+    factors = _corrections(place, system, bus_bytes / transfer_us)
+    time_us, share, judged_by = _correct_time(found, transfer_us, factors, start)
     busbw, path = bus_bytes / time_us / 1e3, _describe_links(system, shape, bound)
-    if bound and busbw > network.domains(system, shape).line_GBps:
-        found = _as_tree(found, system)
+    found = _as_tree(found, system) if bound and busbw > network.domains(system, shape).line_GBps else found
     return Prediction(
         op=op,
         nbytes=nbytes,

@@ -17,11 +17,6 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.units import parse_size
 from ncclprobe.model.values import Struct
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 T = TypeVar("T", bound=Struct)
 _KINDS = {
     " | null`": "`",
@@ -47,6 +42,10 @@ def document(text: str, path: str) -> dict[str, Any]:
     longest = max(text.splitlines(), key=len, default="")
     if len(longest) > bounds.TOML_LINE:
         raise UsageError(f"{path}: a line of {len(longest)} characters; the limit is {bounds.TOML_LINE}")
+    if sys.version_info >= (3, 11):  # here, because most runs read no such text
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         tables: dict[str, Any] = tomllib.loads(text)
     except RecursionError:

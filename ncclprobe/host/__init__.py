@@ -18,6 +18,14 @@ SAMPLE = "sample"
 
 NAMED: "Question" = (SAMPLE, "named")
 """A machine or job that pasted texts name but do not show: :mod:`.pasted_job`."""
+PROBLEMS: "Question" = (SAMPLE, "problems")
+"""What is wrong in a pasted script: :mod:`.pasted_scripts`."""
+LOG: "Question" = (SAMPLE, "log")
+"""That a pasted text is a log: :mod:`.pasted_logs`."""
+DROPPED: "Question" = (SAMPLE, "dropped")
+"""The counters of a pasted ``ethtool -S`` that count dropped packets, by interface: :mod:`.pasted_ethtool`."""
+REDIRECTS: "Question" = (SAMPLE, "acs")
+"""The bridges of a pasted ``lspci -vvv`` that redirect, and how many others there are: :mod:`.pasted_lspci`."""
 
 
 class Host(Protocol):

@@ -4,11 +4,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host import DROPPED, Question
 from ncclprobe.model.errors import HostError
 
-DROPPED: Question = (SAMPLE, "dropped")
-"""Asked of no machine: by interface, the counters of ``ethtool -S`` that count dropped packets."""
 _NET = "/sys/class/net"
 _HEAD = re.compile(r"Settings for ([\w.@-]{1,32}):")
 _SPEED = re.compile(r"Speed: (\d{1,7})Mb/s")

@@ -7,11 +7,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host import LOG, Question
 from ncclprobe.model.errors import HostError
 
-LOG: Question = (SAMPLE, "log")
-"""Asked of no machine: that a pasted text is a log."""
 _KERNEL = re.compile(r"\[(?: {0,8}\d{1,8}\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] \S")
 _JOURNAL = re.compile(
     r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.+-]{8,24}) [\w.-]{1,80} "

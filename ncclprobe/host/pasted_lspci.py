@@ -4,12 +4,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host import REDIRECTS, Question
 from ncclprobe.model.errors import HostError
 
-REDIRECTS: Question = (SAMPLE, "acs")
-"""Asked of no machine: the ports of PCIe switches, or of unnamed bridges, that redirect requests, and how many do not.
-"""
 _SWITCH = re.compile(r"PLX|PEX|Broadcom|Switchtec|Microsemi|Microchip|PMC-Sierra")
 _ROOT = "/sys/bus/pci/devices"
 _HEAD = re.compile(

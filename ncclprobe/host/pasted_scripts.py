@@ -5,12 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host import PROBLEMS, Question
 from ncclprobe.host.pasted_containers import problems, workers
 from ncclprobe.model.errors import HostError
 
-PROBLEMS: Question = (SAMPLE, "problems")
-"""Asked of no machine: what is wrong in a pasted script."""
 _MANIFEST = re.compile(r"(?:apiVersion|kind|containers):")
 _NAME = re.compile(r"(?:- )?name: ([A-Z][A-Z0-9_]{1,80})")
 _BARE = re.compile(r"value: (-?\d{1,12}(?:\.\d{1,6})?|true|false|yes|no|on|off|null)", re.IGNORECASE)

@@ -38,7 +38,6 @@ ring's traffic; NVLS, Tree and SHARP move less).
 
 import sys
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
@@ -441,6 +440,8 @@ def find(name: str) -> MachineType:
     """Return the type of this name, like `named`. Raises UsageError with similar names."""
     if machine := named(name):
         return machine
+    from difflib import get_close_matches  # of names that are wrong
+
     folded = {file_name(known): known for known in table()}
     close = get_close_matches(file_name(name[:80]), folded, n=3, cutoff=0.5)
     lists = "`ncclprobe expect --list` lists them, and '8 x L40S' composes one"
