@@ -46,7 +46,7 @@ from ncclprobe.cluster.mesh.plan import NodePlan
 from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.commands import compare, run_files
 from ncclprobe.engine import suppressions
-from ncclprobe.engine.collect import _made as made
+from ncclprobe.engine.collect import _run_collector as made
 from ncclprobe.engine.collect import arguments, collect, of_node
 from ncclprobe.engine.diagnose import LEFT, MEASURED, Judging, Question, diagnose, every_check
 from ncclprobe.engine.judge import judge_node

@@ -1,1 +1,1 @@
-"""One way from looking to a verdict: collect facts, judge them, and make the report."""
+"""The only way from looking to a verdict: collect facts, judge them, and make the report."""

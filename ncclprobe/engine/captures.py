@@ -1,4 +1,4 @@
-"""Captures judged: as nodes of one job if they are, otherwise each by itself; and in words that are true of them."""
+"""Judge captures: as nodes of one job if they are, otherwise each by itself; and adapt the wording to captures."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 APART = "judged separately, because nothing shows that these nodes belong to one job; --one-job compares them."
 FEW = 64
-"""So many captures are judged in this process: workers would take as long to start as they save."""
+"""Up to this many captures are judged in this process: workers would take as long to start as they save."""
 _NICE = 10
-"""Workers of a live run leave the processors to what measures the paths between the nodes."""
+"""Niceness of a live run's workers, which must not disturb the measurement of paths between the nodes."""
 _ONE_JOB_S = 3600.0
-"""Nodes that meet at one address and port, with captures further apart in time, are of different jobs."""
+"""Nodes with the same rendezvous address and port, but with captures further apart in time, belong to
+different jobs.
+"""
 _OF_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -44,7 +46,7 @@ def judge_captures(
     one_job: bool = False,
     show: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Judge the machines of captures: as nodes of one job if they are, or if `one_job` says so. Raises UsageError."""
+    """Judge the machines of captures: as nodes of one job if they are, or if `one_job` is set. Raises UsageError."""
     if len(paths) > FEW:
         from ncclprobe.engine import workers  # what only many captures need
 
@@ -61,9 +63,9 @@ def judge_captures(
 def judge_snapshots(
     question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False, said: SaidInTexts = NOTHING_SAID
 ) -> Report:
-    """Judge machines that were captured. `said`: what the lines of pasted texts name."""
+    """Judge captured machines. `said`: findings in the lines of pasted texts."""
     question, notes = _drop_settings_checks(question, snapshots)
-    return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots), said=said)
+    return _diagnose(question, snapshots, notes, one_job or is_one_job(snapshots), said=said)
 
 
 def _judge_many(question: Question, paths: Sequence[Path], one_job: bool, show: Callable[[str], None]) -> Report:
@@ -78,11 +80,13 @@ def _judge_many(question: Question, paths: Sequence[Path], one_job: bool, show: 
         snapshots = at_work.judge(workers.Terms(job, together(snapshots, job), len(snapshots)))
         notes = tuple(f"{path}: not judged: {why}" for path, why in at_work.lost.items())
         lost = tuple(Path(path).stem for path in at_work.lost)
-    return _diagnosed(question, snapshots, notes, joined, lost)
+    return _diagnose(question, snapshots, notes, joined, lost)
 
 
 def arrival_workers(question: Question, nodes: int) -> "Workers | None":
-    """Return workers that judge the captures of a job of so many nodes as they arrive; None: one process does."""
+    """Return workers that judge the captures of a job with this many nodes as they arrive; None: one
+    process is enough.
+    """
     if nodes <= FEW:
         return None
     from ncclprobe.engine import workers
@@ -95,7 +99,7 @@ def arrival_workers(question: Question, nodes: int) -> "Workers | None":
     return at_work
 
 
-def _diagnosed(
+def _diagnose(
     question: Question,
     snapshots: Sequence[Snapshot],
     notes: Sequence[str],
@@ -103,7 +107,7 @@ def _diagnosed(
     lost: Sequence[str] = (),
     said: SaidInTexts = NOTHING_SAID,
 ) -> Report:
-    """Make the report on nodes that are one job, or that are not. `lost`: captures that could not be judged."""
+    """Make the report on nodes that are one job, or are not. `lost`: captures that could not be judged."""
     facts: dict[type, Any] = {SaidInTexts: said}
     notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
     if joined:
@@ -116,8 +120,9 @@ def _diagnosed(
 
 
 def is_one_job(snapshots: Sequence[Snapshot]) -> bool:
-    """Return whether captured nodes are of one job: they have one job's id, or meet at one port with ranks of their
-    own, at about the same time.
+    """Return whether captured nodes belong to one job.
+
+    They have the same job id, or rendezvous at one port with distinct ranks at about the same time.
     """
     if len(snapshots) < 2 or frozenset.intersection(*map(_job_ids, snapshots)):
         return True
@@ -137,7 +142,7 @@ def _job_ids(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _drop_settings_checks(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
-    """Return the question without checks of settings if pasted texts show none, and a note that says so."""
+    """Drop checks of settings if pasted texts show none, and return the question with a note that says so."""
     settings = [learned(each.facts, Settings) for each in snapshots if each.pasted]
     if len(settings) < len(snapshots) or any(each and (each.effective or each.skipped) for each in settings):
         return question, ()
@@ -149,7 +154,8 @@ _HERE = r"\b([Tt])his (?:node|machine)\b(?! type)"
 
 
 def spoken(report: Report) -> Report:
-    """Return `report` with the name of its only node for "this node" and "this machine"; of several, "the node".
+    """Replace "this node" and "this machine" by the name of the report's only node; if there are several, by "the
+    node".
 
     A title says "the node": it is never redacted.
     """

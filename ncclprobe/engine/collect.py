@@ -1,18 +1,17 @@
-"""From a host to facts: every collector asked once, in the order in which facts need each other.
+"""From a host to facts: run every collector once, in the order of their dependencies.
 
-The host is this machine, asked now, or one of which a capture was taken; its facts are a snapshot.
-
-Some facts follow from others: what NCCL would choose, and which settings the vendor of the network prescribes.
+The host is this machine, or one of which a capture was taken; its facts are a snapshot. Some facts follow from others:
+NCCL's choices, and the settings that the network's vendor prescribes.
 
 A capture's answers may be any text, and JSON in them any JSON. Collectors take numbers and texts out of JSON without
-asking each for its type. A fact that does not hold what its fields say would break the checks that compute with it, or
-worse, pass them.
+checking each type. A fact whose fields have wrong types would break the checks that compute with it, or worse, pass
+them, so facts are validated.
 
-The machines of a fleet give equal answers, and so equal facts. A collector is a pure function of what the host answers
-and of the facts it is given (docs/maintainers/architecture.md), so the questions that it asked, with the answers that
-decided the next one, are all there is to know about a run of it. They are kept as a tree: at each fork a question,
-below it a branch for each answer, at its end the fact. A node whose answers lead to an end gets that fact itself, which
-makes its check's verdict known too, by identity.
+The machines of a fleet give equal answers, and so equal facts. A collector is a pure function of the host's answers and
+of the facts it is given (docs/maintainers/architecture.md), so its questions, with the answers that decided the next
+one, fully describe a run of it. They are kept as a tree: at each fork a question, below it a branch for each answer, at
+its end the fact. A node whose answers lead to an end gets that very fact, which makes its check's verdict known too, by
+identity.
 """
 
 import _thread
@@ -41,7 +40,7 @@ from ncclprobe.signals import NO_MEMORY
 
 
 def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others: Any = None) -> list[Snapshot]:
-    """Return the snapshots with what NCCL would choose on each, if a check asks for it. `others`: of nodes before."""
+    """Add NCCL's choices to each snapshot, if a check needs them. `others`: the cache from earlier nodes."""
     asked = any(need.fact is Choices for each in checks for need in each.needs)
     if not asked or all(Choices in snapshot.facts for snapshot in snapshots):
         return list(snapshots)
@@ -58,10 +57,10 @@ _Predicted = dict[Any, AttainableRate | Absent]
 def with_predictions(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, nodes: int, before: _Predicted | None = None
 ) -> list[Snapshot]:
-    """Return the snapshots with the most that each machine can still reach, if a check asks for it, and a setting may
-    have taken something away or NCCL uses sockets beside faster NICs.
+    """Add the most that each machine can still reach, if a check needs it and NCCL may be slower than the hardware.
 
-    `nodes`: of the job. `before`: what was predicted of other nodes, by all that it rests on.
+    That is if a setting may cost something, or NCCL uses sockets although there are faster NICs. `nodes`: of the job.
+    `before`: predictions for other nodes, by everything that they depend on.
     """
     asked = job.backend == "nccl" and any(need.fact is AttainableRate for each in checks for need in each.needs)
     predicted = {} if before is None else before
@@ -84,7 +83,7 @@ def _add_prediction(snapshot: Snapshot, nodes: int, before: _Predicted) -> Snaps
 
 
 def prescriptions(facts: Mapping[type, Any]) -> Mapping[str, str]:
-    """Return the variables that are set as the vendor of the network prescribes, each with whose word that is."""
+    """Return the variables that are set as the network's vendor prescribes, each with the vendor."""
     from ncclprobe.nccl import networks  # and the table of what each prescribes
 
     settings, choices = facts.get(Settings), facts.get(Choices)
@@ -96,19 +95,21 @@ def prescriptions(facts: Mapping[type, Any]) -> Mapping[str, str]:
 
 
 _MOST_WHOLE = 1 << 64
-"""Below this in size is every whole number of the kernel, of NVML and of NCCL; arithmetic with decimals has its end."""
+"""All whole numbers of the kernel, NVML and NCCL are smaller; decimal arithmetic breaks down beyond."""
 
 Misfit = Callable[[Any], str]
 
 
 def misfit(value: Any, kind: Any) -> str:
-    """Return the part of `value` that does not have its type `kind`: ``.ports[3].rate_gbps is 'x'``; empty: all has."""
+    """Return the part of `value` that does not have its type `kind`: ``.ports[3].rate_gbps is 'x'``;
+    empty: all fits.
+    """
     return _checker(kind)(value)
 
 
 @cache
 def _checker(kind: Any) -> Misfit:
-    """Return the validator of one type, made once; types such as a callable are not validated."""
+    """Return the cached validator of a type; some types, such as a callable, are not validated."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _any_of([_checker(part) for part in parts])
@@ -195,7 +196,9 @@ def _mapping(key: Misfit, one: Misfit) -> Misfit:
 
 
 def _struct(kind: type) -> Misfit:
-    """Return the check of a Struct. What a field's own class settles is found once for the classes of all fields."""
+    """Return the validator of a Struct. Checks that depend only on a field's class are resolved once per set of
+    classes.
+    """
     hints: dict[str, Any] = {}
     to_look_into: dict[tuple[type, ...], list[tuple[str, Misfit]]] = {}
 
@@ -218,7 +221,7 @@ def _struct(kind: type) -> Misfit:
 
 
 def _look_into(own: type, hint: Any) -> Misfit | None:
-    """Return the check that a value of the class `own` still needs to fit `hint`: none for a text, a truth, nothing."""
+    """Return the check that a value of class `own` still needs to fit `hint`: None for a text, a bool, or None."""
     whole = own in (get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))
     if hint is Any or (whole and own in (str, bool, type(None))):
         return None
@@ -226,7 +229,7 @@ def _look_into(own: type, hint: Any) -> Misfit | None:
 
 
 _MOST_GIVEN = 64
-"""Runs of one collector that are kept: if this many nodes differ, the next one will too."""
+"""Cached runs of one collector: if this many nodes differ, the next one will too."""
 
 _Said = str | tuple[type, str]
 
@@ -241,7 +244,7 @@ class _End(Struct):
 
 
 class _Runs(Struct):
-    """The runs of one collector. `given`: the facts that it was given, kept so that no other fact gets their ids."""
+    """The runs of one collector. `given`: its input facts, kept alive so that no other fact gets their ids."""
 
     begin: dict[tuple[int, ...], "_Fork | _End"] = field(default_factory=dict)
     given: list[Sequence[Any]] = field(default_factory=list)
@@ -249,18 +252,18 @@ class _Runs(Struct):
 
 
 class Traces:
-    """Facts by what they were made of, over the replays of one process."""
+    """Facts by their inputs, over the replays of one process."""
 
     def __init__(self) -> None:
         self._runs: dict[type, _Runs] = {}
 
     def learn(self, collector: Collector, host: Replay, given: Sequence[Any], run: Callable[["Traced"], Any]) -> Any:
-        """Return what `run` makes of `host`, or made of the same answers and the same facts `given` before."""
+        """Return the result of `run` on `host`, or its cached result for the same answers and `given` facts."""
         runs = self._runs.setdefault(collector.produces, _Runs())
         start = tuple(map(id, given))
         at = runs.begin.get(start)
         while isinstance(at, _Fork):
-            at = at.branches.get(_recorded(host, at.question))
+            at = at.branches.get(_answer_or_refusal(host, at.question))
         if at is not None:
             return at.fact
         traced = Traced(host, runs.last)
@@ -272,7 +275,7 @@ class Traces:
 
 
 class Traced:
-    """A replay that notes its questions and answers. `last`: the fact that another one's answers produced."""
+    """A replay that records its questions and answers. `last`: the fact of an earlier run."""
 
     def __init__(self, host: Replay, last: Any) -> None:
         self._host = host
@@ -281,18 +284,18 @@ class Traced:
 
     def ask(self, *question: str | int) -> str:
         """Return the replay's answer or refusal."""
-        self.asked.append((question, _recorded(self._host, question)))
+        self.asked.append((question, _answer_or_refusal(self._host, question)))
         return self._host.ask(*question)
 
 
-def _recorded(host: Replay, question: Question) -> _Said:
-    """Return an answer, or which refusal and why."""
+def _answer_or_refusal(host: Replay, question: Question) -> _Said:
+    """Return an answer, or the refusal and its reason."""
     answer = host.recorded(question)
     return (type(answer), str(answer)) if isinstance(answer, HostError) else answer
 
 
 def _keep(begin: dict[Any, Any], start: Any, asked: Sequence[tuple[Question, _Said]], fact: Any) -> None:
-    """Grow the tree by one run."""
+    """Add one run to the tree."""
     branches, way = begin, start
     for question, recorded in asked:
         fork = branches.setdefault(way, _Fork(question))
@@ -304,19 +307,19 @@ def _keep(begin: dict[Any, Any], start: Any, asked: Sequence[tuple[Question, _Sa
 
 Facts = dict[type, Any]
 _BEGIN_S = 0.5
-"""Without any answer for so long, see whether a collector waits for a thread."""
+"""After this long without an answer, check whether a collector is waiting for a thread."""
 _NO_ROOM = ("can't allocate lock",)
-"""Python's message for RuntimeError if memory runs out."""
+"""Messages of Python's RuntimeError when memory runs out."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError)
 
 
 def collect(
     host: Host, collectors: Sequence[Collector], *, at_once: bool = False, traces: Traces | None = None
 ) -> Facts:
-    """Return every fact that `host` can give, or ``Absent`` with the reason, in the order of their dependencies.
+    """Collect every fact that `host` can give, or ``Absent`` with the reason, in the order of their dependencies.
 
-    `at_once`: on threads, so that slow commands of a live machine are waited for together. `traces`: what was learned
-    from other replays, if `host` is one too.
+    `at_once`: on threads, so that slow commands of a live machine run in parallel. `traces`: the cache from other
+    replays, if `host` is a replay.
     """
     facts: Facts = {}
     waiting = list(collectors)
@@ -330,7 +333,7 @@ def collect(
 
 
 def collect_rank(host: Host, collectors: Sequence[Collector], traces: Traces | None = None) -> Facts:
-    """The facts that each rank has for itself, and those that they are made of."""
+    """Collect the facts that each rank has for itself, and those that they depend on."""
     by_fact = {c.produces: c for c in collectors}
     wanted = [c for c in collectors if c.of_rank]
     for each in wanted:  # grows as it goes
@@ -340,10 +343,10 @@ def collect_rank(host: Host, collectors: Sequence[Collector], traces: Traces | N
 
 
 def _run_on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
-    """What `learn` makes of each collector. Every question has its own deadline, so every thread ends.
+    """Run `learn` on each collector. Every question has its own deadline, so every thread ends.
 
-    A thread that has no memory to begin with takes no collector; what no thread takes is learned here. (threading would
-    wait for such a thread without a limit.)
+    A thread without memory to start takes no collector; collectors that no thread takes run here. (threading would wait
+    for such a thread without a limit.)
     """
     learned: dict[type, Any] = {c.produces: Absent("its collector failed; the reason is on stderr") for c in collectors}
     waiting, done = deque(collectors), SimpleQueue[None]()
@@ -378,12 +381,12 @@ def _learn(collector: Collector, *, host: Host, facts: Facts, traces: Traces | N
     if missing:
         return missing[0]
     if traces is not None and isinstance(host, Replay):
-        return traces.learn(collector, host, given, lambda traced: _made(collector, traced, given))
-    return _made(collector, host, given)
+        return traces.learn(collector, host, given, lambda traced: _run_collector(collector, traced, given))
+    return _run_collector(collector, host, given)
 
 
-def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
-    """What the collector makes of the host's answers, or why it makes nothing of them."""
+def _run_collector(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
+    """Return the collector's fact, or why there is none."""
     try:
         fact = collector.run(host, *given)
         if isinstance(host, Traced) and fact == host.last:
@@ -402,7 +405,7 @@ def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
 
 
 def arguments(needs: Iterable[Need], look: Callable[[Need], Any]) -> tuple[list[Any], list[Absent]]:
-    """What `look` finds for each of `needs`, and what of it is absent though it is needed."""
+    """Return what `look` finds for each of `needs`, and which required ones are absent."""
     given = [look(need) for need in needs]
     missing = [
         fact
@@ -420,7 +423,7 @@ Heard = dict[Question, str | HostError]
 
 
 def recordable() -> set[str]:
-    """Return the variables whose value may be recorded: those of the table, and those that a module of facts READS."""
+    """Return the variables whose value may be recorded: those of the table, and the READS of the modules of facts."""
     from ncclprobe.nccl.parameters import table
 
     of_machines = modules("ncclprobe.facts", frozenset({MACHINE}))
@@ -431,9 +434,9 @@ def recordable() -> set[str]:
 def observed(
     collectors: Sequence[Collector], deadline: float, given: Mapping[Question, str] | None = None
 ) -> tuple[Snapshot, Heard]:
-    """Return this machine's facts, and every answer that made them.
+    """Return this machine's facts, and every answer that they are based on.
 
-    `deadline` is on time.monotonic(); `given` are samples that the command line holds.
+    `deadline` is a time.monotonic(); `given` are samples from the command line.
     """
     with_live = _Live(deadline, given)
     try:
@@ -447,7 +450,7 @@ def observed(
 
 
 def heard_by_rank(collectors: Sequence[Collector], deadline: float) -> Heard:
-    """Return the answers that this process, a rank of its node, gets for itself; another rank speaks for the node."""
+    """Return the answers that this process, a rank of its node, gets for itself; another rank reports for the node."""
     with_live = _Live(deadline)
     try:
         collect_rank(with_live.host, collectors)
@@ -457,7 +460,7 @@ def heard_by_rank(collectors: Sequence[Collector], deadline: float) -> Heard:
 
 
 class _Live:
-    """This machine behind a recorder."""
+    """This machine, with a recorder."""
 
     def __init__(self, deadline: float, given: Mapping[Question, str] | None = None) -> None:
         from ncclprobe.host.live import LiveHost
@@ -484,7 +487,7 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
 
 
 def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
-    """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes.
+    """Return the facts of a captured node and of its ranks. `traces`: the cache from the job's other nodes.
 
     The node has the GPUs of all its ranks; each rank may see only its own.
     """
@@ -499,7 +502,7 @@ def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces 
 
 
 def _add_pasted_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
-    """Return facts with the content of a pasted matrix, as far as no other pasted text has it."""
+    """Add the content of a pasted matrix that no other pasted text has."""
     text = host.answers.get(("run", "nvidia-smi", "topo", "-m")) if host.pasted else None
     if not isinstance(text, str):
         return facts
@@ -526,7 +529,7 @@ def _add_pasted_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
 
 
 def _add_described_machine(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
-    """Return facts with what pasted text only names: a machine type, and how many nodes and ranks a job has."""
+    """Add what pasted text only names: a machine type, and the job's number of nodes and ranks."""
     if not host.pasted:
         return facts
     import msgspec
@@ -553,7 +556,7 @@ def _add_described_machine(host: Replay, facts: dict[type, Any]) -> dict[type, A
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:
-    """Return the rank that speaks for the node is one of its ranks, if a launcher made it one."""
+    """Return the facts of the rank that reports for the node, if a launcher made it a rank."""
     from ncclprobe.facts.launcher import Launch
 
     launch = facts.get(Launch)

@@ -1,4 +1,4 @@
-"""The devices of a node, each state, setting and counter of errors under its own name: two captures differ by these."""
+"""The devices of a node: each state, setting and error counter under its own name, for comparing two captures."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from ncclprobe.model.values import Struct
 _OF_THE_MOMENT = frozenset(
     {"memory_used_bytes", "processes", "throttle", "temperature_C", "pcie_generation", "clock_MHz", "carrier_changes"}
 )
-"""What work and heat change from one minute to the next."""
+"""Values that work and heat change from one minute to the next."""
 _OF_LISTS = frozenset({"ports", "counters", "hw_counters", "index", "device", "number", "name", "link", "address"})
-"""Fields that have lines of their own, or that name the device."""
+"""Fields that have their own lines, or that name the device."""
 _ERRORS = ("err", "retr", "timeout", "discard", "down", "recover", "sequence", "dropped")
 
 
 def states(facts: Mapping[type, Any]) -> dict[str, str]:
-    """Return what is known of each port, GPU, NVLink, interface and PCIe device, in words: ``mlx5_0:1 state``."""
+    """Return the states of each port, GPU, NVLink, interface and PCIe device as texts: ``mlx5_0:1 state``."""
     return {f"{name} {what}".rstrip(): text for name, what, text in _all(facts)}
 
 

@@ -1,8 +1,8 @@
 """From facts to the report: the only place where one is made. Nothing here looks at a machine, and nothing is written.
 
-A **question** names the sources that it asks: the doctor a machine, a measuring run the machine and its own samples.
-A check is asked if the sources of all its needs are. Each source has a **topic**, which learns, judges, weighs and
-concludes; the last one that is asked concludes for all.
+A **question** names its sources: the doctor's is a machine, a measuring run's the machine and its own samples. A check
+runs if the sources of all its needs are among them. Each source has a **topic**, which learns, judges, weighs and
+concludes; the last one concludes for all.
 """
 
 import shlex
@@ -33,10 +33,10 @@ HISTORY: frozenset[Source] = frozenset({"history"})
 
 
 class Judging(Struct, frozen=True):
-    """What every command that judges is asked of judging.
+    """Options that all judging commands share.
 
-    `pictures`: the report holds all that its JSON does. `gates`: what is found makes the exit code, as it does not
-    if a job is explained, unless that is asked for. `fleet`: the store that the nodes are also judged by.
+    `pictures`: the report has everything that its JSON has. `gates`: findings determine the exit code; when a job is
+    explained they do so only on request. `fleet`: the store that the nodes are also judged by.
     """
 
     select: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Question(Struct, frozen=True):
 
 
 def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """Return the question that `judging` puts to `sources`, in the run that has begun. Raises UsageError."""
+    """Build the question of `judging` to `sources`, in the run that has begun. Raises UsageError."""
     clock = signals.began()
     sources |= HISTORY if judging.fleet else frozenset()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
@@ -95,11 +95,11 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 
 SECRET_OPTIONS = ("--redact-key",)
-"""Their values are shown nowhere: the holder of the key can distinguish originals from pseudonyms."""
+"""Their values are never shown: the holder of the key can match originals with pseudonyms."""
 
 
 def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
-    """Return what was typed with `…` for the value of each of SECRET_OPTIONS."""
+    """Replace the value of each of SECRET_OPTIONS in a command line by `…`."""
     told: list[str] = []
     for word in command:
         option = word.partition("=")[0]
@@ -111,24 +111,24 @@ def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def accepted_by(config: Path | None) -> suppressions.Accepted:
-    """Return what the configuration file at `config` accepts (null: that of the working directory, if there is one).
+    """Return what the configuration file at `config` accepts (None: the working directory's file, if there is one).
 
-    Raises UsageError for a file that is not understood, or a folder of checks that is not to be trusted.
+    Raises UsageError for a malformed file, or an untrusted folder of checks.
     """
     return suppressions.load(config, lambda folder: every_check(None, folder))
 
 
 def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
-    """Return the checks whose needs all come from `sources` (null: any), in the order of their ids, then a site's.
+    """Return the checks whose needs all come from `sources` (None: any), ordered by id, then a site's.
 
-    Those are of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
+    A site's checks are in installed distributions and in `folder`. Raises UsageError for an untrusted folder.
     """
     found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
     return (*sorted(found, key=attrgetter("key")), *site.checks(sources, folder))
 
 
 def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:
-    """Refuse a pattern without a check. Raises UsageError: a misspelt one would otherwise judge, or spare, nothing."""
+    """Raise UsageError for a pattern that matches no check: a misspelt one would judge, or suppress, nothing."""
     for pattern in patterns:
         if not selected(checks, [pattern.partition("=")[0]]):
             wanted, ids = pattern.partition("=")[0], [*dict.fromkeys(check.id for check in checks)]
@@ -137,9 +137,9 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
 
 
 class JudgedNodes(Struct, frozen=True):
-    """What is known if a report is made: of each node, and `facts` of the run or of the job; nothing is None.
+    """What a report is made from: each node's facts, and `facts` of the run or job.
 
-    `missing`: the nodes that could not be looked at. `verdicts`: of the topics that have judged.
+    `missing`: nodes that could not be examined. `verdicts`: of the topics that have judged.
     """
 
     question: Question
@@ -151,7 +151,7 @@ class JudgedNodes(Struct, frozen=True):
 
 
 def unchanged(known: JudgedNodes) -> JudgedNodes:
-    """Add nothing to what is known."""
+    """Return `known`: a step that adds nothing."""
     return known
 
 
@@ -160,7 +160,7 @@ class Topic(Struct, frozen=True):
 
     `learn`: facts that follow from others. `judge`: verdicts. `weigh`: how verdicts count, and what explains them,
     without those that the site accepts. `conclude`: fields of the report; ``status``, ``exit_code`` and ``notes`` are
-    always there.
+    always present.
     """
 
     judge: Callable[[JudgedNodes], JudgedNodes]
@@ -170,7 +170,7 @@ class Topic(Struct, frozen=True):
 
 
 _TOPICS: Mapping[Source, str] = {"machine": "doctor", "run": "measured", "files": "job_files", "job": "job_files"}
-"""The module of each source's topic, each after those it builds on; imported on demand."""
+"""The module of each source's topic, after those it builds on; imported on demand."""
 
 
 def diagnose(
@@ -180,10 +180,10 @@ def diagnose(
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Make the report on all nodes of a job, on what a run of it measured, or on what it left.
+    """Make the report on all nodes of a job, on a run's measurements, or on a job's files.
 
-    `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at. A store, if given,
-    adds the earlier state of the nodes to a first report.
+    `facts`: those of the run, or of the files. `missing`: nodes that could not be examined. A store, if given, adds the
+    nodes' earlier states to a first report.
     """
     without = replace(question, checks=tuple(check for check in question.checks if not check.id.startswith(TREND)))
     if question.judging.fleet is None or not snapshots or without.checks == question.checks:
@@ -230,8 +230,8 @@ def _diagnosed(
 def _drop_accepted(
     question: Question, verdicts: Sequence[Verdict]
 ) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...], tuple[str, ...]]:
-    """Return the verdicts without what --ignore and the site's configuration accept, all that is so accepted, and the
-    notes on what is not ncclprobe's own.
+    """Drop findings that --ignore and the site's configuration accept; also return these, and notes on
+    foreign checks.
     """
     judged, ignored = suppress(verdicts, question.judging.ignore)
     judged, accepted = suppressions.suppress(judged, question.accepted.entries)
@@ -241,7 +241,7 @@ def _drop_accepted(
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
-    """Return with what each node leaves: node 0, and with `whole` every node, with the worst code of all.
+    """Return each node's exit: node 0, and with `whole` every node, gets the worst code of all.
 
     See docs/reference/exit-codes.md.
     """

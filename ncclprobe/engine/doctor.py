@@ -1,4 +1,4 @@
-"""The machines: looked at here or replayed from captures, judged, and what a report shows of them."""
+"""The machines: examined here or replayed from captures, judged, and shown in a report."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -44,12 +44,12 @@ SHOWN: tuple[type, ...] = (
 
 
 def look_s(timeout_s: float) -> float:
-    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
+    """Return the part of --timeout for looking, so that judging still ends within it."""
     return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
 
 
 def within(question: Question, timeout_s: float, judge: Callable[[], Report]) -> Report:
-    """Return what `judge` makes within --timeout. Raises OutOfTime when time is over, and leaves it behind."""
+    """Run `judge` within --timeout. Raises OutOfTime when time is up, and abandons it."""
     try:
         return until(question.clock + timeout_s, judge)
     except TimeoutError:
@@ -59,14 +59,14 @@ def within(question: Question, timeout_s: float, judge: Callable[[], Report]) ->
 def examine_machine(
     question: Question, collectors: Sequence[Collector], timeout_s: float, show: Callable[[str], None]
 ) -> Report:
-    """Look at this machine, and judge it. Raises OutOfTime."""
+    """Examine this machine, and judge it. Raises OutOfTime."""
     snapshot, _ = observed(collectors, question.clock + look_s(timeout_s))
     show(f"examined {snapshot.node}")
     return within(question, timeout_s, lambda: diagnose(question, [snapshot]))
 
 
 def launch_of(snapshot: Snapshot) -> Launch:
-    """Return how this node's process was started; of kind none if unknown."""
+    """Return how this node's process was started; of kind single if unknown."""
     return learned(snapshot.facts, Launch) or Launch()
 
 
@@ -78,7 +78,7 @@ def _learn(known: JudgedNodes) -> JudgedNodes:
 
 
 def _judge(known: JudgedNodes) -> JudgedNodes:
-    """Judge each node, then compare the nodes and, in the order of the checks, what they measured."""
+    """Judge each node, then compare the nodes and their measurements, in the order of the checks."""
     verdicts = judge(known.snapshots, known.question.checks, known.job, known.facts)
     return replace(known, verdicts=(*verdicts, *known.facts.get(SaidInTexts, NOTHING_SAID).verdicts))
 
@@ -104,7 +104,7 @@ def _conclude(known: JudgedNodes) -> dict[str, Any]:
 
 
 def sections(known: JudgedNodes) -> dict[str, Any]:
-    """Return the report's fields that show the machines. Pictures are made, and imported, only for who sees them."""
+    """Return the report's fields about the machines. Pictures are made, and imported, only if requested."""
     snapshots = known.snapshots
     rails = [seen for s in snapshots if (seen := learned(s.facts, Rails))]
     said = {
@@ -128,7 +128,7 @@ def sections(known: JudgedNodes) -> dict[str, Any]:
 
 
 def _environment(snapshot: Snapshot) -> NodeEnvironment:
-    """Return versions and settings for the report; what is not known is null."""
+    """Return versions and settings for the report; None: unknown."""
     settings = learned(snapshot.facts, Settings)
     rows: tuple[Setting, ...] = tuple(settings.effective.values()) if settings else ()
     where = learned(snapshot.facts, Placement) or Placement()
@@ -141,7 +141,7 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
 
 
 def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
-    """Return a few digits that distinguish the GPUs of a node from all others; empty: one of them is unknown."""
+    """Return a short digest that identifies the GPUs of a node; empty: one of them is unknown."""
     gpus = learned(facts, Gpus)
     uuids = sorted(gpu.uuid for gpu in gpus.all if isinstance(gpu, Gpu)) if gpus else []
     whole = gpus is not None and len(uuids) == len(gpus.all) and all(uuids)
@@ -153,7 +153,7 @@ def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
 
 
 def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:
-    """Yield what counts links that went down, and errors of memory that nothing corrects."""
+    """Yield the counters of links that went down, and of uncorrectable memory errors."""
     for port in (learned(facts, Fabric) or Fabric(())).ports:
         counted = {} if isinstance(port.counters, Absent) else dict(port.counters)
         if "link_downed" in counted:
@@ -189,7 +189,7 @@ def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
 
 
 def rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
-    """Return what all nodes saw, by node and rail; nothing if nothing was tried."""
+    """Return what all nodes measured, by node and rail; empty if nothing was tried."""
     rails = Every({s.node: seen for s in snapshots if isinstance(seen := s.facts.get(Rails), Rails)})
     try:
         found = tests(rails)

@@ -1,6 +1,6 @@
-"""Excerpts of the sources that findings cite: a machine's answers as it gave them.
+"""Excerpts of the sources that findings cite: a machine's original answers.
 
-A report without them has only conclusions; with them its reader sees their grounds.
+They let the reader of a report check its conclusions.
 """
 
 import json
@@ -20,12 +20,12 @@ from ncclprobe.model.units import plural
 MOST = 60
 """Excerpts of one report."""
 _MOST_LOOKED_AT = 300
-"""Findings whose sources are looked for: each is compared with a thousand questions."""
+"""Findings whose sources are searched for: each is compared with a thousand questions."""
 _MOST_OF_ONE = 4
-"""The most lines for one piece of evidence: NVML answers for each GPU."""
+"""The most lines for one piece of evidence: NVML answers once per GPU."""
 _MOST_LINES, _MOST_CHARACTERS, LONGEST_LINE = 24, 4000, 400
 AROUND = 5
-"""Lines before and after the one that is cited."""
+"""Lines before and after the cited one."""
 _BRACES = r"\{([^{},]*),([^{}]*)\}"
 _GPU = r"GPU(\d{1,3})(?!\d)"
 
@@ -49,7 +49,7 @@ def machine_excerpts(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot])
 
 
 def _questions(evidence: Evidence, finding: Finding, answers: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yield what the evidence names, the answers on the finding's own device first."""
+    """Yield the questions that the evidence names, those about the finding's own device first."""
     gpu, device = re.search(_GPU, finding.subject), finding.subject.partition(":")[0]
     named = [question for question in answers if _cites(evidence.source, question)]
     for question in sorted(named, key=lambda each: f"/{device}" not in str(each[1:2])):
@@ -59,7 +59,7 @@ def _questions(evidence: Evidence, finding: Finding, answers: Mapping[Any, Any])
 
 
 def _cites(source: str, question: Sequence[str | int]) -> bool:
-    """Return whether the words of a piece of evidence name this question: its path, command, call or function."""
+    """Return whether a piece of evidence names this question: its path, command, call or function."""
     kind, *rest = question
     words = " ".join(map(str, rest))
     if source in (words, f"{kind} {words}") or (source, kind) in _NAMED:
@@ -79,7 +79,7 @@ _OF_PATHS = ("read", "lines", "files", "bytes", "conf", "list", "stat")
 
 
 def _names(pattern: str, path: str) -> bool:
-    """Return whether `pattern`, a path with ``*`` and ``{a,b}`` as a shell has them, is that of `path`."""
+    """Return whether `pattern`, a path with the shell's ``*`` and ``{a,b}``, matches `path`."""
     if pattern == path:
         return True
     if not pattern.startswith("/") or pattern.count("*") > 3 or " " in pattern:
@@ -97,7 +97,7 @@ def _excerpt(node: str, evidence: Evidence, finding: Finding, question: Sequence
     if isinstance(answer, HostError):
         return Excerpt(evidence.source, node, title, (f"refused: {answer}"[:LONGEST_LINE],))
     lines = _lines(str(question[0]), str(answer), finding, evidence)
-    cited = _cited(lines, evidence) or _gpu_section(lines, finding)
+    cited = _cited_positions(lines, evidence) or _gpu_section(lines, finding)
     first = max(0, min(cited) - AROUND) if cited else 0
     numbered = question[0] in ("read", "conf") and len(lines) > 1
     shown: list[str] = []
@@ -126,8 +126,8 @@ def _lines(kind: str, answer: str, finding: Finding, evidence: Evidence) -> list
     return answer.splitlines()
 
 
-def _cited(lines: Sequence[str], evidence: Evidence) -> list[int]:
-    """Return the places of the cited lines: by their number, otherwise by the parts of the evidence's text."""
+def _cited_positions(lines: Sequence[str], evidence: Evidence) -> list[int]:
+    """Return the positions of the cited lines: by number, otherwise by the parts of the evidence's text."""
     if evidence.line is not None:
         return [evidence.line - 1] if 0 < evidence.line <= len(lines) else []
     parts = [part.strip() for part in evidence.text.split("…") if len(part.strip()) > 2]
@@ -135,12 +135,12 @@ def _cited(lines: Sequence[str], evidence: Evidence) -> list[int]:
 
 
 def _gpu_section(lines: Sequence[str], finding: Finding) -> list[int]:
-    """Return the place of the line that begins the section of nvidia-smi on the finding's GPU."""
+    """Return the position of the line that begins nvidia-smi's section on the finding's GPU."""
     gpu = re.search(_GPU, finding.subject)
     return [at for at, line in enumerate(lines) if gpu and line.startswith(f"GPU {gpu[1]}:")][:1]
 
 
 def explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, CheckNote]:
-    """Return of each check that fails or warns what holds if it passes, and why it matters."""
+    """Return for each check that fails or warns what holds if it passes, and why it matters."""
     loud = {v.key for v in verdicts for f in v.findings if f.severity is not Severity.NOTE}
     return {check.key: CheckNote(check.title, check.right, check.why) for check in checks if check.key in loud}

@@ -1,4 +1,4 @@
-"""The machine to predict for: one that is named, one that was captured, or this one."""
+"""The machine to predict for: a named one, a captured one, or this one."""
 
 import time
 from pathlib import Path
@@ -21,8 +21,9 @@ _SIZES = (8, 8 << 30, 4)
 
 
 def machine_of(name: str | None, capture: Path | None, look_s: float = LOOK_S) -> ExpectationContext:
-    """Return what is known of the machine type `name`, of the captured machine, or of this one, looked at for `look_s`
-    seconds. Raises UsageError.
+    """Return the machine type `name`, the captured machine, or this one, examined for `look_s` seconds.
+
+    Raises UsageError.
     """
     if name and capture:
         raise UsageError(f"{capture} and --machine {name[:40]!r}: give one")
@@ -45,7 +46,7 @@ def request(
     nbytes: tuple[int, ...],
     version: NcclVersion | None = None,
 ) -> TableRequest:
-    """Ask for `ops` of `nbytes` on `nodes` of a known machine, with `gpus` of each (empty: all). Raises UsageError."""
+    """Request `ops` of `nbytes` on `nodes` of a known machine, with `gpus` of each (empty: all). Raises UsageError."""
     assert not isinstance(here.system, Absent)
     if len(nbytes) > MOST_SIZES:
         raise UsageError(f"{len(nbytes)} sizes: give {MOST_SIZES} or fewer")
@@ -70,8 +71,9 @@ def outlook(
     nbytes: tuple[int, ...],
     look_s: float,
 ) -> Outlook:
-    """Return what the machine should reach in `ops`, with `gpus` of each node (empty: all) and sizes of `nbytes`
-    (empty: the usual ones). Raises UsageError.
+    """Return what the machine should reach in `ops`. Raises UsageError.
+
+    `gpus` of each node; empty: all. `nbytes`: the sizes; empty: the usual ones.
     """
     for op in ops:
         if op not in OPS:

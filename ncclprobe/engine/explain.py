@@ -1,4 +1,4 @@
-"""Why a job failed, and whether the check that finds the cause did so before: in reports and captures of its nodes."""
+"""Why a job failed, and whether the check for the cause had found it in earlier reports and captures of its nodes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def explain(
     *,
     asked: When | None = None,
 ) -> Report:
-    """Return the report on the files of a job; `read` reads a report among them. `asked`: what is known of it.
+    """Make the report on the files of a job; `read` reads a report among them. `asked`: what the user says about it.
 
     Raises UsageError if nothing can be read.
     """
@@ -56,7 +56,7 @@ def explain(
 
 
 def with_running_job(found: JobFiles) -> JobFiles:
-    """Return the facts of the files, and the state of the job if they hold what `ncclprobe attach --keep` saw."""
+    """Return the facts of the files, and the state of the job if they contain captures of `ncclprobe attach --keep`."""
     from ncclprobe.engine import running  # imports of a running job, which other files do without
 
     snapshots = running.kept(found.captures) if found.captures else ()
@@ -67,7 +67,7 @@ def with_running_job(found: JobFiles) -> JobFiles:
 
 
 def judge_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, ...]:
-    """Return what the checks that find these causes say of captured machines. Raises UsageError."""
+    """Return the verdicts on captured machines of the checks that find these causes. Raises UsageError."""
     wanted = {cause.doctor for cause in found}
     checks = [check for check in every_check(MACHINE) if check.id in wanted]
     if not paths or not checks:
@@ -78,7 +78,7 @@ def judge_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdic
 
 
 def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdict]]) -> tuple[Cause, ...]:
-    """Return the causes, each with its check's verdict. `by_source`: the verdicts of each report, and of captures."""
+    """Add its check's verdict to each cause. `by_source`: the verdicts of each report, and of captures."""
     return tuple(replace(cause, checked=_join_sources(cause.doctor, by_source)) for cause in found)
 
 

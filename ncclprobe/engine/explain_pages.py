@@ -1,4 +1,4 @@
-"""What is known of a check, of a variable, or of a group of either: as lines, for a screen or a page."""
+"""Documentation of a check, of a variable, or of a group of either: as lines, for a screen or a page."""
 
 import difflib
 import time
@@ -20,28 +20,28 @@ COLUMNS = 80
 _MOST_FINDINGS, _MOST_SUGGESTED = 2, 3
 _CHECKS = "`ncclprobe checks` lists the checks"
 _LIKE = 0.8
-"""The share of letters that two names have in common if one may be meant for the other."""
+"""One name may be meant for another if they are this similar."""
 _NAME = 30  # of a name's column; few are longer, and push their text aside
 
 
-def _headed(about: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each text behind its head; lines below it are indented as far."""
+def _labelled_lines(about: Sequence[tuple[str, str]]) -> list[str]:
+    """Return each text after its heading; further lines align with the first."""
     return [line for head, text in about if text for line in wrap(f"{head + ':':<10}", text, COLUMNS, whole=True)]
 
 
 def part_lines(parts: Sequence[Check]) -> list[str]:
-    """Return the lines on what shares an id: of several parts a title for all, and of each its words."""
+    """Return the lines on an id: several parts get a common title, then each its own text."""
     if len(parts) == 1:
         return check_lines(parts[0])
     lines = [*wrap(f"{parts[0].id}  ", title_of(parts), COLUMNS, whole=True), ""]
     for part in parts:
-        lines += [f"{part.part}: {part.title}.", *_headed([("  why", part.why), ("  fix", part.fix)])]
+        lines += [f"{part.part}: {part.title}.", *_labelled_lines([("  why", part.why), ("  fix", part.fix)])]
     about = f"`ncclprobe explain {parts[-1].key}` shows one with examples; {page(parts[0].id)}"
     return [*lines, "", *wrap("", about, COLUMNS, whole=True)]
 
 
 def check_lines(check: Check) -> list[str]:
-    """Return the lines on one check: its title, why, fix, an example of what it finds, and where to read more."""
+    """Return the lines on one check: its title, why, fix, an example finding, and where to read more."""
     title = wrap(f"{check.key}  ", check.title, COLUMNS, whole=True)
     try:
         found, error = outcome(time.monotonic() + bounds.SITE_EXAMPLES_S, partial(example_of, check))
@@ -51,11 +51,11 @@ def check_lines(check: Check) -> list[str]:
         said = [f"its examples raise {type(error).__name__}; `ncclprobe checks --test` shows the place"]
     else:
         said = ["example of what it finds:", *found]
-    return [*title, "", *_headed(about_check(check)), "", *said, "", page(check.id)]
+    return [*title, "", *_labelled_lines(about_check(check)), "", *said, "", page(check.id)]
 
 
 def about_check(check: Check) -> list[tuple[str, str]]:
-    """Return what is known of a check but its title and example, each under its head; a text may be empty."""
+    """Return everything about a check but its title and example, as (heading, text); a text may be empty."""
     inconclusive = ": if it cannot be done, the run is inconclusive" if check.required else ""
     silenced = f"when {check.cause_id} fails, which explains it; " if check.requires else ""
     return [
@@ -69,7 +69,7 @@ def about_check(check: Check) -> list[tuple[str, str]]:
 
 
 def example_of(check: Check) -> list[str]:
-    """Return the lines on what the check finds in the first of its bad examples that is more than a note."""
+    """Return the lines on the check's findings in the first of its bad examples that is more than a note."""
     every = [tuple(check.run(*bad)) for bad in check.bad_examples()]
     loud = [found for found in every if any(each.severity is not Severity.NOTE for each in found)] or every
     return [line for each in loud[0][:_MOST_FINDINGS] for line in _shown(each)]
@@ -81,15 +81,16 @@ def _shown(finding: Finding) -> list[str]:
 
 
 def variable_lines(parameter: Parameter) -> list[str]:
-    """Return the lines: what it does, its values, what a wrong one does, its releases, an example, the source."""
-    return [parameter.name, "", *_headed(about_variable(parameter))]
+    """Return the lines on a variable: what it does, its values, its hazards, its releases, an example, the source."""
+    return [parameter.name, "", *_labelled_lines(about_variable(parameter))]
 
 
 def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> list[str]:
-    """Return the lines on the check or variable `wanted`, on the checks that name it as a cause, or on the group whose
-    names begin so: ``ib``, ``NCCL_IB_``. `folder` holds checks of the site's own.
+    """Return the lines on the check or variable `wanted`, the checks that name it as a cause, or the group with this
+    prefix.
 
-    Raises UsageError if there is none, naming the nearest checks and variables; `kind` says what it could have been.
+    A prefix is ``ib`` or ``NCCL_IB_``. `folder` contains checks of the site's own. Raises UsageError if there is none,
+    naming the nearest checks and variables; `kind` says what it could have been.
     """
     if variable := table().get(wanted) or table().get(wanted.upper()):
         return variable_lines(variable)
@@ -111,7 +112,7 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
 
 
 def _group(prefix: str, checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
-    """Yield a line for each check, or each variable, of a prefix that ends if a part of a name does."""
+    """Yield one line per check or variable with this prefix, which ends where a part of a name does."""
     ids = [each for each in sorted(checks) if prefix and each.startswith(f"{prefix.rstrip('.')}.")]
     names = [each for each in table() if prefix and each.startswith(f"{prefix.upper().rstrip('_')}_")]
     if ids or names:
@@ -119,7 +120,7 @@ def _group(prefix: str, checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
 
 
 def _rows(known: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each name and what it is, and how many there are."""
+    """Yield one line per name and its description, and the count."""
     width = min(max(map(len, known)), _NAME)
     for name, text in known.items():
         line = f"{name:<{width}}  {text}"
@@ -130,7 +131,7 @@ def _rows(known: Mapping[str, str]) -> Iterator[str]:
 
 
 def _similar_names(wanted: str, checks: Mapping[str, Sequence[Check]]) -> list[str]:
-    """Return checks, causes and variables whose names are like `wanted`, the likest first."""
+    """Return checks, causes and variables with names similar to `wanted`, the most similar first."""
     every = [check for parts in checks.values() for check in parts]
     names = {name: name for name in (*table(), *checks)} | {
         check.cause.code: check.id for check in every if check.cause

@@ -1,4 +1,4 @@
-"""The history that a store of reports (``--fleet``) has of a report's nodes, and the report's way into the store.
+"""A report's nodes in a store of reports (``--fleet``): reading their history, and adding the report.
 
 Neither changes a command's verdict on the machine: a store that does not answer is reported, and nothing else changes.
 """
@@ -18,7 +18,7 @@ _LOOK_S, _LEAST_S, _MOST_S = 4.0, 2.0, 5.0
 
 
 def with_past(snapshots: Sequence[Snapshot], report: Report, path: Path) -> list[Snapshot]:
-    """Return `snapshots` with what the store at `path` keeps of each node, `report` counted."""
+    """Add to `snapshots` what the store at `path` keeps of each node, including `report`."""
     found = _past(report, path)
     unknown = found if isinstance(found, Absent) else Absent(f"{path} has no history of this node")
     of: Mapping[str, History] = {} if isinstance(found, Absent) else found
@@ -35,9 +35,9 @@ def _past(report: Report, path: Path) -> dict[str, History] | Absent:
 
 
 def keep(report: Report, path: Path, written: str, left_s: float, complain: Callable[[str], None]) -> None:
-    """Add a report that was delivered to the store at `path`; if that fails, `complain`.
+    """Add a delivered report to the store at `path`; if that fails, `complain`.
 
-    `written`: the file that it was written to, or nothing. `left_s`: of --timeout.
+    `written`: the file that it was written to, if any. `left_s`: remaining seconds of --timeout.
     """
     from ncclprobe.fleet import child
 

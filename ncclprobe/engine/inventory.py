@@ -1,6 +1,6 @@
-"""The machines in a few lines, a part of them each: what they are, and the worst that its checks say.
+"""The machines in a few lines, one per area: their parts, and the worst result of their checks.
 
-A line that is in order carries its values, so that its reader sees what was looked at and not only that it passed.
+A healthy line carries its values, so that its reader sees what was examined and not only that it passed.
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ from ncclprobe.model.values import grouped
 
 LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.SKIP)
 _MOST_KINDS = 3
-"""Different values of one area that are spelled out; more are counted."""
+"""Different values of one area that are spelled out; further ones are counted."""
 _MOST_SETTINGS = 3
 _BETWEEN = " · "
 _SETTINGS = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_", "NVSHMEM_")
 _OURS = frozenset({"TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", *MEASURING, *EVENTS, *RECORDING})
-"""What a measuring run sets in its own ranks."""
+"""Variables that a measuring run sets in its own ranks."""
 _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("launch", "path", "sync"),
     "GPUs": ("gpu", "nvl"),
@@ -50,13 +50,11 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
     "measured": ("run",),
 }
-"""The checks that an area covers, by the prefix of their ids or by the key."""
+"""The checks of each area, by id prefix or key."""
 
 
 def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
-    """Return the jobs that the report speaks for: GPUs are counted only if every node reports how many it has, and
-    whole.
-    """
+    """Return the jobs that the report covers; GPUs are counted only if every node reports its number of whole GPUs."""
     said = [snapshot.facts.get(Gpus) for snapshot in snapshots]
     counted = [sum(gpu.mig is not True for gpu in gpus.all) for gpus in said if isinstance(gpus, Gpus)]
     gpus = sum(counted) if counted and len(counted) == len(said) else None
@@ -68,9 +66,9 @@ def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
 def areas(
     snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], job: Job, expected: int | None, rows: str = ""
 ) -> tuple[Area, ...]:
-    """Return a line for each part of the machines that was looked at.
+    """Return one line for each area of the machines that was examined.
 
-    `expected`: how many nodes the job has, if that is known. `rows`: what was measured, in words.
+    `expected`: the job's number of nodes, if known. `rows`: a summary of the measurements.
     """
     by_key = grouped((each.key, each) for each in verdicts)
     said = grouped((name, v) for key, own in by_key.items() for name in {key.partition(".")[0], key} for v in own)
@@ -82,7 +80,7 @@ def areas(
 
 
 def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area:
-    """Advisory checks that could not look are counted; one that is required makes the area unknown."""
+    """Build an area. Advisory checks that could not look are counted; a required one makes the area unknown."""
     own = [verdict for prefix in _PREFIXES[name] for verdict in said.get(prefix, ())]
     blind = {v.id for v in own if v.status is Status.UNKNOWN and not v.required}
     heard = [v for v in own if v.status is not Status.UNKNOWN or v.required]
@@ -94,7 +92,7 @@ def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area
 
 
 def _summarise_nodes(snapshots: Sequence[Snapshot], show: Callable[[Mapping[type, Any]], str]) -> str:
-    """Return the values of all nodes: what most of them have, then who differs."""
+    """Summarise the values of all nodes: the most common first, then the nodes that differ."""
     nodes = grouped((show(snapshot.facts), snapshot.node) for snapshot in snapshots)
     if not nodes:
         return ""
@@ -120,11 +118,11 @@ def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
     rows = [row for s in snapshots if (tried := learned(s.facts, Paths)) for row in tried.rows]
     open_ = sum(row.outcome == "ok" for row in rows)
     paths = f" · {'all' if open_ == len(rows) else f'{open_:,} of'} {plural(len(rows), 'path')}" if rows else ""
-    return f"{here:,} of {wanted:,}{paths}{_placed(snapshots)}"
+    return f"{here:,} of {wanted:,}{paths}{_locations(snapshots)}"
 
 
-def _placed(snapshots: Sequence[Snapshot]) -> str:
-    """Return the zone, group and switch right above the nodes, or how many there are; empty if unknown."""
+def _locations(snapshots: Sequence[Snapshot]) -> str:
+    """Return the zone, group and switch directly above the nodes, or how many there are; empty if unknown."""
     known = [where for s in snapshots if (where := learned(s.facts, Placement))]
     found = [{each.name: each for where in known if (each := where.get(kind))} for kind in (ZONE, GROUP)]
     found.append({"/".join(each.name for each in where.tree): where.tree[-1] for where in known if where.tree})
@@ -137,7 +135,7 @@ def _placed(snapshots: Sequence[Snapshot]) -> str:
 
 
 def _rails(snapshots: Sequence[Snapshot]) -> str:
-    """Return how much was tried of the rails: ``8 × 4 nodes · 252 tests``; empty: they were not asked for."""
+    """Summarise the rail tests: ``8 × 4 nodes · 252 tests``; empty: not requested."""
     seen = [rails for s in snapshots if (rails := learned(s.facts, Rails))]
     if not seen:
         return ""
@@ -158,7 +156,7 @@ def _gpus(facts: Mapping[type, Any]) -> str:
 
 
 def _nvlink(facts: Mapping[type, Any]) -> str:
-    """Return how many links the worst GPU has up, of how many the best has at all: ``NVLink 18/18``."""
+    """Return how many links are up on the worst GPU, out of the most that any has: ``NVLink 18/18``."""
     if not (links := learned(facts, NvLinks)):
         return ""
     known = [gpu for gpu in links.gpus if isinstance(gpu, tuple)]
@@ -176,7 +174,7 @@ def _pcie(facts: Mapping[type, Any]) -> str:
 
 
 def _pcie_of(gpu: Gpu) -> str:
-    """Return ``Gen5 x16``: the lanes that are in use, and the generation that is possible; it drops at rest."""
+    """Return ``Gen5 x16``: the current lanes and the maximum generation, which drops at idle."""
     if isinstance(gpu.pcie_width, int) and isinstance(gpu.pcie_max_generation, int):
         return f"Gen{gpu.pcie_max_generation} x{gpu.pcie_width}"
     return ""
@@ -198,7 +196,7 @@ def _nics(facts: Mapping[type, Any]) -> str:
 
 
 def _nics_per_gpu(facts: Mapping[type, Any], ports: int) -> str:
-    """Return how many NICs each GPU has, or how many GPUs share one, if that is a whole number."""
+    """Return the number of NICs per GPU, or of GPUs per NIC, if it is whole."""
     gpus = learned(facts, Gpus)
     number = len(gpus.all) if gpus else 0
     if not number or not ports or max(number, ports) % min(number, ports):
@@ -213,7 +211,7 @@ def _port(port: Port) -> str:
 
 
 def _transport(facts: Mapping[type, Any]) -> str:
-    """Return which way the bytes of several nodes go: ``NCCL → IB 8 × 400 Gb/s, GPUDirect``."""
+    """Describe the transport between nodes: ``NCCL → IB 8 × 400 Gb/s, GPUDirect``."""
     choices = learned(facts, Choices)
     if not choices or choices.network.chosen is None:
         return f"not known: {choices.network.why}" if choices else ""
@@ -231,7 +229,7 @@ def _transport(facts: Mapping[type, Any]) -> str:
 
 
 def _direct(choices: Choices) -> str:
-    """Return for how many GPUs NICs read and write the memory themselves."""
+    """Return for how many GPUs NICs access the memory directly."""
     rows = choices.gpudirect.chosen or ()
     if choices.gpudirect.chosen is None or any(row.receives is None for row in rows):
         return "GPUDirect not known"
@@ -241,7 +239,7 @@ def _direct(choices: Choices) -> str:
 
 
 def _sockets(facts: Mapping[type, Any]) -> str:
-    """Return the interfaces that sockets can use: physical ones that are up, with their rate if they report it."""
+    """Return the interfaces for sockets: physical ones that are up, with their rate if they report it."""
     if not (found := learned(facts, Interfaces)):
         return ""
     up = [i for i in found.all if i.addresses and "RUNNING" in i.flags and "LOOPBACK" not in i.flags and not i.virtual]
@@ -276,7 +274,7 @@ def _nccl(facts: Mapping[type, Any]) -> str:
 
 
 def _settings(facts: Mapping[type, Any]) -> str:
-    """Return the names that are set of what NCCL, gloo, torch and plugins read."""
+    """Return the names of the set variables that NCCL, gloo, torch and plugins read."""
     if not (settings := learned(facts, Settings)):
         return ""
     names = [each.name for each in settings.named(*_SETTINGS) if each.name not in _OURS]
@@ -284,7 +282,7 @@ def _settings(facts: Mapping[type, Any]) -> str:
 
 
 def _data(facts: Mapping[type, Any]) -> str:
-    """Name each path of --path with its file system; the rest is counted."""
+    """Name each --path with its file system; further ones are counted."""
     paths = learned(facts, DataPaths)
     rows = paths.rows if paths else ()
     kinds = {row.path: "not known" if isinstance(row.mount, Absent) else row.mount.kind for row in rows}
@@ -303,4 +301,4 @@ _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
     "data": _data,
 }
 _NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "transport", "NCCL", "rails")}
-"""What is not shown in a report on jobs with this library."""
+"""Areas that a report on jobs with this library omits."""

@@ -1,6 +1,6 @@
-"""From the files that a job left to facts, verdicts, and the sections of a report that explain its end.
+"""From a job's files to facts, verdicts, and the sections of a report that explain its end.
 
-Each file is read by its kind, recognised by its content, since people choose its name; logs on all cores. A
+Each file is read by its kind, which is recognised by content because people choose the name; logs use all cores. A
 running job's own answers are judged and reported the same way.
 """
 
@@ -55,7 +55,7 @@ _MOST_FILES, _CITED_IN_ONE, _MOST_READ = 12, 4, 64 << 20
 
 
 def excerpts(causes: Sequence[Cause], files: Sequence[JobFile]) -> tuple[Excerpt, ...]:
-    """Return the lines around those of the logs that causes cite; a pipe cannot be read again."""
+    """Return the lines around those that causes cite in logs; a pipe cannot be read again."""
     by_name = {file.name: file for file in files if not file.once}
     wanted: dict[str, dict[int, None]] = {}
     for cause in causes:
@@ -104,7 +104,7 @@ def _read_lines_around(file: JobFile, numbers: Sequence[int]) -> dict[int, str]:
 
 
 def judged(checks: Sequence[Check], left: Facts, job: Job) -> tuple[Verdict, ...]:
-    """Return what the checks say whose facts were given: evidence that is missing makes no rows."""
+    """Return the verdicts of the checks whose facts were given: missing evidence makes no rows."""
     given = [check for check in checks if all(n.fact in left or n.accepts_absent for n in check.needs)]
     given = [check for check in given if any(need.fact in left for need in check.needs)]
     verdicts = judge([], given, job, left)
@@ -120,7 +120,7 @@ def judged(checks: Sequence[Check], left: Facts, job: Job) -> tuple[Verdict, ...
 
 
 def _drop_survived(verdict: Verdict, survived: Collection[tuple[int, int]], checks: Sequence[Check]) -> Verdict:
-    """Return a verdict without findings that rest on lines after which their process went on: they ended nothing."""
+    """Drop findings on lines after which their process continued: they ended nothing."""
     kept = tuple(f for f in verdict.findings if not (o := f.occurrence) or (o.stream, o.line) not in survived)
     if kept == verdict.findings:
         return verdict
@@ -140,12 +140,12 @@ def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explaine
 
 
 def _drop_silent_verdict(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-    """Return the verdicts but the one that rests on the last lines of ranks that say nothing."""
+    """Drop the verdict that is based on the last lines of silent ranks."""
     return [verdict for verdict in verdicts if verdict.key != "log.rank-silent/rank-fell-silent"]
 
 
 def _failing(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> frozenset[tuple[int, int]]:
-    """Return the lines that speak of a failure: of what fails, and of consequences."""
+    """Return the lines that report a failure: of failing findings, and of consequences."""
     consequences = {check.key for check in checks if check.cause and not check.cause.code}
     return frozenset(
         (o.stream, o.line)
@@ -162,7 +162,7 @@ def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mappi
 
 
 def _add_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
-    """Return a cause that the table of messages names with the remedy of the one check of the same cause."""
+    """Give a cause from the table of messages the remedy of the only check for the same cause."""
     own = [check for check in checks if check.cause and check.cause.code == cause.code]
     usual = next((check.fix for check in checks if check.key == cause.id), "")
     general = cause.remedy in ("", usual) or cause.remedy.startswith("look at ")
@@ -172,7 +172,7 @@ def _add_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
 
 
 def _cut_short(log: JobLog) -> Iterator[str]:
-    """Yield which logs end within a line of NCCL's, which does not flush what it writes to standard output."""
+    """Name the logs that end within a line of NCCL's, which does not flush what it writes to standard output."""
     cut = {number for number, stream in enumerate(log.streams) if stream.cut_short}
     of_nccl = {event.stream for event in log.events if event.stream in cut and event.host and event.pid}
     names = [log.streams[number].name for number in sorted(of_nccl)]
@@ -184,7 +184,7 @@ def _cut_short(log: JobLog) -> Iterator[str]:
 
 
 def _learn(known: JudgedNodes) -> JudgedNodes:
-    """Add the facts that files hold, with the files themselves as one of them; for logs those of the last attempt."""
+    """Add the files' facts, including the files themselves; for logs those of the last attempt."""
     left = known.facts[JobFiles]
     log = left.facts.get(JobLog)
     last = {JobLog: last_attempt(log, failed=left.asked == "failed")} if isinstance(log, JobLog) else {}
@@ -196,7 +196,7 @@ def _judge(known: JudgedNodes) -> JudgedNodes:
 
 
 def _conclude(known: JudgedNodes) -> dict[str, Any]:
-    """Return the fields of a report that explain a job's failure. One that runs has come to no end."""
+    """Return the fields of a report that explain a job's failure. A running job has no outcome."""
     left, verdicts, checks = known.facts[JobFiles], known.verdicts, known.question.checks
     log, records = learned(known.facts, JobLog), FlightRecords in known.facts
     stand = learned(known.facts, JobState)
@@ -245,13 +245,13 @@ def _answer_for_ended_well(found: Sequence[Cause]) -> tuple[str, ...]:
 
 
 _OF_PODS, _PLACED = "FailedScheduling", "Successfully assigned "
-"""Kubernetes' words for any pod: a process's own words explain more, and so does the fact that it has a node."""
+"""Kubernetes' messages about any pod: a process's own messages explain more, and so does being scheduled."""
 
 
 def _add_telling_lines(
     known: JudgedNodes, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
 ) -> tuple[Cause, ...]:
-    """Return the causes; if none is named, or an inner line contradicts it, first the lines that likely say why."""
+    """If no cause is named, or an inner line contradicts it, prepend the lines that most likely explain the failure."""
     failed = known.facts[JobFiles].asked == "failed"
     told = [(o, f, v.key) for v in known.verdicts for f in v.findings if (o := f.occurrence)]
     said = {(o.stream, o.line): f for o, f, _ in told}
@@ -274,7 +274,7 @@ def _add_telling_lines(
 def _status(
     found: Sequence[Cause], told: Sequence[Answer], verdicts: Sequence[Verdict], *, well: bool
 ) -> tuple[Status, ExitCode]:
-    """Return the status, and the code for ``--exit-code``: only what is known to be trouble counts."""
+    """Return the status, and the code for ``--exit-code``: only known trouble counts."""
     known = [each for each in told if each.known]
     if well and not known:
         return Status.PASS, ExitCode.OK
@@ -288,12 +288,12 @@ def _status(
 
 
 def _is_stated(answer: Answer) -> bool:
-    """Return whether the line of an answer states what failed and why, although several faults may be behind it."""
+    """Return whether an answer's line states what failed and why, although several faults may be behind it."""
     return any(has_own_reason(each.text) for each in answer.evidence)
 
 
 def _log_notes(log: JobLog, times: Clocks) -> Iterator[str]:
-    """Yield what a reader must know of the logs as a whole: whose clocks agree, and what was not read."""
+    """Yield notes on the logs as a whole: whose clocks agree, and what was not read."""
     yield from filter(None, (times.in_words(), *_cut_short(log), *log.unread))
 
 

@@ -1,8 +1,8 @@
 """From facts to verdicts, a status and an exit code.
 
-The rules that make a verdict trustworthy live here: a check whose facts are absent is UNKNOWN and never PASS; a
-required check that is UNKNOWN makes the whole run inconclusive; a consequence of a failure that another check
-already explains is SKIP; a check that raises spoils only its own verdict.
+The rules that make a verdict trustworthy: a check whose facts are absent is UNKNOWN and never PASS; a required check
+that is UNKNOWN makes the whole run inconclusive; a consequence of a failure that another check already explains is
+SKIP; a check that raises spoils only its own verdict.
 """
 
 import fnmatch
@@ -38,11 +38,11 @@ from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, learne
 from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_DIFFERENT = 256
-"""The most facts that a check's verdicts are remembered for: if so many nodes differ, the next one will too."""
+"""Different facts for which a check's verdicts are cached: if this many nodes differ, the next one will too."""
 
 
 def _all_facts(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
-    """Return the argument of a comparison. Nodes whose fact is absent are in it only if the check takes them."""
+    """Return the argument of a comparison. Nodes whose fact is absent are included only if the check accepts that."""
     if need.fact is Job:
         return job
     if need.of in ("run", "job", "files"):
@@ -63,13 +63,17 @@ def judge(
     """
     snapshots = with_choices(snapshots, checks)
     known, alone = Judged(), [check for check in checks if not check.compares]
-    own = [verdict for snapshot in one_job_snapshots(snapshots, job) for verdict in _own(snapshot, alone, job, known)]
+    own = [
+        verdict
+        for snapshot in one_job_snapshots(snapshots, job)
+        for verdict in _node_verdicts(snapshot, alone, job, known)
+    ]
     by_key = {check.key: check for check in checks}
     joint = compare(snapshots, checks, job, run)
     # The cause of a finding is one as grave or worse on the same subject of the same node. What follows from it, that
     # the subject could not be looked at or that the node differs from others in it, names it and has no remedy of its
     # own.
-    verdicts = (*own, *(_explained(by_key[each.key], each, own) for each in joint))
+    verdicts = (*own, *(_drop_explained(by_key[each.key], each, own) for each in joint))
     causes: dict[tuple[str | None, str], list[tuple[int, Related]]] = {}
     for v in verdicts:
         for f in v.findings if v.node is not None and v.status in (Status.WARN, Status.FAIL) else ():
@@ -77,8 +81,8 @@ def judge(
     return tuple(_following(v, causes) if v.findings and causes else v for v in verdicts)
 
 
-def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged") -> Sequence[Verdict]:
-    """Return the verdicts of checks that need no other node on this one: a worker's, and the rest."""
+def _node_verdicts(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged") -> Sequence[Verdict]:
+    """Return the verdicts of single-node checks on this node: a worker's, and the rest."""
     if len(snapshot.said) in (0, len(checks)):
         return snapshot.said or judge_node(snapshot, checks, job, known)
     said = {verdict.key: verdict for verdict in snapshot.said}
@@ -88,10 +92,10 @@ def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged")
 
 
 def one_job_snapshots(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
-    """Return `snapshots` as nodes of one job: without a launcher's word, what is judged together is to run together.
+    """Return `snapshots` as nodes of one job: without a launcher, nodes judged together are assumed to run together.
 
-    With --local it is not, nor if each is judged by itself. Snapshots of one machine's network are one node, looked at
-    more than once.
+    With --local they are not, nor if each is judged by itself. Snapshots of one machine's network are one node,
+    examined more than once.
     """
     several = together(snapshots, job)
     wide: dict[int, Launch] = {}
@@ -99,16 +103,16 @@ def one_job_snapshots(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]
 
 
 def together(snapshots: Sequence[Snapshot], job: Job) -> int:
-    """Return how many machines' networks the nodes of one job are on; 1: they are judged each by itself."""
+    """Return the number of distinct networks of the job's nodes; 1: each is judged by itself."""
     networks = {each.node: _network(each) for each in snapshots}
     several = len({network if None not in network else node for node, network in networks.items()})
     return 1 if job.local or job.apart else several
 
 
 def widened(snapshot: Snapshot, several: int, wide: dict[int, Launch]) -> Snapshot:
-    """Return `snapshot` in a job of so many nodes, if its launcher does not report their number.
+    """Return `snapshot` in a job of `several` nodes, if its launcher does not report their number.
 
-    `wide`: what was made of others' facts, so that equal ones stay one and their verdicts are known.
+    `wide`: a cache, so that equal facts stay identical and their verdicts are known.
     """
     launch = snapshot.facts.get(Launch)
     known = not isinstance(launch, Launch) or launch.nnodes is not None or launch.world_size is not None
@@ -148,8 +152,8 @@ def _link_to_cause(
     return replace(finding, related=(*finding.related, *dict.fromkeys(each[0] for each in grave)), remedy="")
 
 
-def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdict:
-    """Return a comparison without what a check that it requires reports already, about that subject on those nodes."""
+def _drop_explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdict:
+    """Drop findings of a comparison that the check it requires already reports on the same subject and nodes."""
     if not (check.requires and verdict.findings):
         return verdict
     failed = {
@@ -168,15 +172,16 @@ def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdic
 
 
 def _said_before(finding: Finding, failed: Collection[tuple[str | None, str]]) -> bool:
-    """Return whether each of its nodes failed with the same subject, which a comparison names behind its nodes."""
+    """Return whether each of its nodes failed with the same subject, which a comparison names after its nodes."""
     subject = finding.subject.rpartition(" ")[2]
     return bool(finding.nodes) and all((node, subject) in failed for node in finding.nodes)
 
 
 class Judged:
-    """Earlier verdicts on facts. Nodes of a fleet share equal facts, and a check is a pure function of its own.
+    """Cached verdicts by facts. Nodes of a fleet share equal facts, and a check is a pure function of them.
 
-    Facts are distinguished by identity, which costs nothing; an entry keeps its facts, so that no other gets their ids.
+    Facts are distinguished by identity, which costs nothing; an entry keeps its facts alive, so that no other gets
+    their ids.
     """
 
     def __init__(self) -> None:
@@ -196,7 +201,7 @@ class Judged:
 
 
 def said_of(node: str, verdict: Verdict) -> Verdict:
-    """Return `verdict` on `node`; spelled out, because `replace` takes four times as long."""
+    """Return `verdict` for `node`; spelled out, because `replace` takes four times as long."""
     v = verdict
     return v if v.node == node else Verdict(v.id, node, v.status, v.title, v.why, v.required, v.findings, v.part)
 
@@ -204,27 +209,27 @@ def said_of(node: str, verdict: Verdict) -> Verdict:
 def judge_node(
     snapshot: Snapshot, checks: Sequence[Check], job: Job, known: Judged | None = None
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts of checks that need no other node on this one. `known`: those on others."""
+    """Return the verdicts of single-node checks on this node. `known`: the cache from others."""
     own, known = [c for c in checks if not c.compares], known or Judged()
     (snapshot,) = with_choices([snapshot], own)
     look = partial(of_node, {**snapshot.facts, Job: job})
     cost = learned(snapshot.facts, AttainableRate)
-    first = {c.key: _priced(c, known.judge(c, snapshot.node, look), cost) for c in own}
-    told = {c.key: _silenced(c, first) for c in own}
+    first = {c.key: _add_cost(c, known.judge(c, snapshot.node, look), cost) for c in own}
+    told = {c.key: _skip_if_explained(c, first) for c in own}
     loud = [told[c.key] for c in own if not c.last]
     others = [told[c.key] for c in own if c.key != _COSTS]
-    said = {c.key: _unsaid(c, told[c.key], others if c.key == _COSTS else loud) for c in own}
+    said = {c.key: _drop_repeated(c, told[c.key], others if c.key == _COSTS else loud) for c in own}
     prescribed = prescriptions(snapshot.facts) if any(map(_warns_of_a_setting, said.values())) else {}
-    verdicts = tuple(c.titled(_spared(c, said[c.key], prescribed)) for c in own)
-    return tuple(map(_not_shown, verdicts)) if snapshot.pasted else verdicts
+    verdicts = tuple(c.titled(_excuse_prescribed(c, said[c.key], prescribed)) for c in own)
+    return tuple(map(_excuse_unshown, verdicts)) if snapshot.pasted else verdicts
 
 
 _UNREAD = re.compile(f"^{UNSEEN}|could not be read$|{NOT_SHOWN}")
-"""What a note says of a subject that the texts do not show."""
+"""How a note says that the texts do not show a subject."""
 
 
-def _not_shown(verdict: Verdict) -> Verdict:
-    """Return a verdict on pasted texts as advisory, if they do not show what it takes."""
+def _excuse_unshown(verdict: Verdict) -> Verdict:
+    """Make a verdict on pasted texts advisory, if they do not show what it needs."""
     blank = [each for each in verdict.findings if each.severity is Severity.NOTE and _UNREAD.search(each.message)]
     if blank and verdict.status is Status.PASS:
         why = blank[0].message.removeprefix(UNSEEN)
@@ -236,11 +241,11 @@ def _not_shown(verdict: Verdict) -> Verdict:
 
 
 _COSTS = "env.transport/cost"
-"""The check that states the cost of each setting, unless another one objects to the setting."""
+"""The check that states the cost of each setting, unless another check objects to the setting."""
 
 
-def _priced(check: Check, verdict: Verdict, cost: AttainableRate | None) -> Verdict:
-    """Return a verdict on settings with their cost, and a severity by it. It is never less severe than before.
+def _add_cost(check: Check, verdict: Verdict, cost: AttainableRate | None) -> Verdict:
+    """Add the cost of settings to a verdict, and raise its severity accordingly; never lower it.
 
     Only for checks of what makes transfers slower (``slows``): others object to something else about a setting.
     """
@@ -264,8 +269,8 @@ def _warns_of_a_setting(verdict: Verdict) -> bool:
     return verdict.status is Status.WARN and any(f.subject.isupper() for f in verdict.findings)
 
 
-def _spared(check: Check, verdict: Verdict, prescribed: Mapping[str, str]) -> Verdict:
-    """Return a verdict on settings without warnings of what the vendor of the network prescribes: these are notes."""
+def _excuse_prescribed(check: Check, verdict: Verdict, prescribed: Mapping[str, str]) -> Verdict:
+    """Turn warnings about settings that the network's vendor prescribes into notes."""
     if not _warns_of_a_setting(verdict) or (check.last and check.key != _COSTS) or not prescribed:
         return verdict
     findings = tuple(
@@ -277,8 +282,8 @@ def _spared(check: Check, verdict: Verdict, prescribed: Mapping[str, str]) -> Ve
     return replace(verdict, status=worst(findings), findings=findings)
 
 
-def _unsaid(check: Check, verdict: Verdict, others: Sequence[Verdict]) -> Verdict:
-    """Return the verdict of a check that speaks last without what others say of the same subject, as grave or worse."""
+def _drop_repeated(check: Check, verdict: Verdict, others: Sequence[Verdict]) -> Verdict:
+    """Drop findings of a ``last`` check that others report on the same subject, as severe or worse."""
     if not (check.last and verdict.findings):
         return verdict
     grave = [each for each in others if each.status in (Status.WARN, Status.FAIL)]
@@ -294,18 +299,18 @@ def _unsaid(check: Check, verdict: Verdict, others: Sequence[Verdict]) -> Verdic
 def compare(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
 ) -> tuple[Verdict, ...]:
-    """Return what the checks over :class:`Every` node and over the run say, each judged once.
+    """Return the verdicts of the checks over :class:`Every` node and over the run, each judged once.
 
-    `snapshots` need hold no more than the facts these take.
+    `snapshots` need only the facts that these checks use.
     """
     joint = [c for c in checks if c.compares]
     snapshots = with_choices(snapshots, joint)
     first = {c.key: _compare_one(c, snapshots, job, run or {}) for c in joint}
-    return tuple(c.titled(_silenced(c, first)) for c in joint)
+    return tuple(c.titled(_skip_if_explained(c, first)) for c in joint)
 
 
 def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Facts) -> Verdict:
-    """Judge one comparison. If the known facts agree and some node's fact is unknown, that is not agreement."""
+    """Judge one comparison. If the known facts agree but some node's fact is unknown, that is not agreement."""
     verdict = _judge_one(check, None, partial(_all_facts, snapshots, job, run))
     needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
     facts = ((of_node(each.facts, need), each.node) for each in snapshots for need in needed)
@@ -324,12 +329,12 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         if check.applies:
             given, missing = arguments(check.applies.needs, look)
             if missing:
-                return _lacking(check, blank, missing)
+                return _unknown_for_gaps(check, blank, missing)
             if not check.applies.run(*given):
                 return replace(blank, status=Status.SKIP, why=f"applies only {check.applies.words}")
         given, missing = arguments(check.needs, look)
         if missing:
-            return _lacking(check, blank, missing)
+            return _unknown_for_gaps(check, blank, missing)
         findings = tuple(check.run(*given))
         return replace(blank, status=worst(findings), findings=tuple(_add_remedy(f, check) for f in findings))
     except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
@@ -343,8 +348,10 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         return replace(blank, why=why)
 
 
-def _lacking(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
-    """UNKNOWN for lack of facts. A missing measurement that was asked for is required, whatever the check declares."""
+def _unknown_for_gaps(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
+    """Return UNKNOWN for lack of facts. A missing measurement that was requested is required, whatever the check
+    declares.
+    """
     verdict = _unknown(blank, missing, check.privilege)
     return replace(verdict, required=True) if check.of_run else verdict
 
@@ -362,15 +369,15 @@ def _add_remedy(finding: Finding, check: Check) -> Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Return the status of a check that found this."""
+    """Return the status of a check with these findings."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Status.FAIL
     return Status.WARN if Severity.WARN in severities else Status.PASS
 
 
-def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return `check`'s verdict, or SKIP if the check that it requires has failed and so explains it."""
+def _skip_if_explained(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
+    """Return `check`'s verdict, or SKIP if the failure of the check that it requires explains it."""
     verdict, cause = verdicts[check.key], verdicts.get(check.requires)
     if cause and cause.status is Status.FAIL and verdict.status in (Status.WARN, Status.FAIL, Status.UNKNOWN):
         return replace(verdict, status=Status.SKIP, why=f"explained by {check.cause_id}", findings=())
@@ -378,7 +385,7 @@ def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
 
 
 def selected(checks: Sequence[Check], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
-    """Return the checks whose id or key matches one of `select` (none: all) and no whole-check pattern of `ignore`."""
+    """Return the checks whose id or key matches one of `select` (empty: all) and no whole-check pattern of `ignore`."""
     whole = [pattern for pattern in ignore if "=" not in pattern]
     return tuple(c for c in checks if (not select or _matches(c, select)) and not _matches(c, whole))
 
@@ -388,7 +395,7 @@ def _matches(check: Check, patterns: Sequence[str]) -> bool:
 
 
 def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:
-    """Return `verdicts` without the findings that ``id=subject`` patterns name, and the list of what was left out."""
+    """Drop the findings that ``id=subject`` patterns name; also return the list of what was dropped."""
     pairs = [tuple(pattern.split("=", 1)) for pattern in ignore if "=" in pattern]
     kept, left_out = [], []
     for verdict in verdicts:
@@ -414,9 +421,9 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
-    """Return the status of a run and the exit code a gate should see (docs/reference/exit-codes.md).
+    """Return the status of a run and the exit code for a gate (docs/reference/exit-codes.md).
 
-    `inconclusive`: the caller knows of something required that was not looked at: a missing node, an unjudged number.
+    `inconclusive`: the caller knows that something required is missing: a node, or a verdict on a number.
     """
     found = {verdict.status for verdict in verdicts}
     blind = any(v.status is Status.UNKNOWN and v.required for v in verdicts)
@@ -435,9 +442,9 @@ def _conclude(found: Collection[Status], fail_on: str, inconclusive: bool) -> tu
 
 
 class Share(Struct, frozen=True):
-    """What of a run is one node's business: its own verdicts, and what others' findings say of it or of the whole job.
+    """A node's share of a run: its own verdicts, and others' findings about it or about the whole job.
 
-    `worst`: the first finding that fails, with the id of its check.
+    `worst`: the first failing finding, with the id of its check.
     """
 
     status: Status
@@ -448,7 +455,7 @@ class Share(Struct, frozen=True):
 def shares(
     nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str, *, apart: bool = False
 ) -> dict[str, Share]:
-    """Each node's share of the verdicts, in one pass over all of them.
+    """Return each node's share of the verdicts, in one pass over all of them.
 
     A finding stops every node if the job is to blame, or if it names none of the nodes present: a comparison that
     cannot name a node, a node that never arrived (docs/reference/exit-codes.md). What a comparison could not learn
@@ -498,6 +505,6 @@ def _share(
 
 
 def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """Return how many verdicts have each status; every status is there, also at zero."""
+    """Count the verdicts by status; every status is present, even at zero."""
     counts = Counter(verdict.status for verdict in verdicts)
     return {status.value: counts[status] for status in Status}

@@ -57,16 +57,16 @@ from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.selection import choose
 
 _USED_SHARE = 0.1
-"""A NIC that carried this share of its node's bytes was used."""
+"""A NIC that carried at least this share of its node's bytes was used."""
 
 
 def run_facts(log: Host) -> Facts:
-    """The facts that the samples of a run make."""
+    """Collect the facts from the samples of a run."""
     return collect(log, discover("ncclprobe.facts", Collector, {"run"}))
 
 
 def concluded(run: Facts) -> Facts:
-    """`run` with what follows from its samples and its expectations: who is slow. Made anew for each report."""
+    """Add to `run` the slow ranks that follow from its samples and expectations. Computed again for each report."""
     measured = run.get(MeasuredPairs)
     if not isinstance(measured, MeasuredPairs):
         return {**run, Localised: measured or Absent("no pair was measured")}
@@ -79,20 +79,22 @@ def concluded(run: Facts) -> Facts:
 
 
 def _least_of_a_pair(run: Facts) -> float | None:
-    """Return the least that is expected of a pair at the size that was measured, in GB/s."""
+    """Return the threshold of a pair at the measured size, in GB/s."""
     pairs, expected = _rows(run, MeasuredPairs), learned(run, Expected)
     return expected.least_pair_GBps(pairs[0].nbytes) if expected and pairs else None
 
 
 def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
-    """`run` judged by `bands` of the file `path`, and not by what it expected of itself."""
+    """Return `run` with the `bands` of the file `path` in place of its own expectations."""
     asked = learned(run, RunRequest)
     by_file: Facts = {RunRequest: replace(asked, expect=path, baseline=None)} if asked else {}
     return {**run, **by_file, Expected: Expected(tuple(bands))}
 
 
 def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
-    """`run`, judged by what its nodes are now known to reach; unchanged for gloo, whose links were measured."""
+    """Return `run` with expectations from what is now known about its nodes; unchanged for gloo, whose links were
+    measured.
+    """
     asked, who, notes = learned(run, RunRequest), learned(run, Participants), learned(run, Notes) or Notes()
     if asked is None or who is None or who.backend != "nccl":
         return run
@@ -110,9 +112,7 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
 
 
 def job_of(run: Facts, job: Job) -> Job:
-    """`job` whose ranks have met, with the backend that was measured; a node that is to be accepted is judged for the
-    one that was meant.
-    """
+    """Return `job` with joined ranks and the measured backend; a node to accept is judged for the intended backend."""
     who, asked = learned(run, Participants), learned(run, RunRequest)
     if who is None:
         return job
@@ -123,9 +123,10 @@ def job_of(run: Facts, job: Job) -> Job:
 def weighed(
     verdicts: Sequence[Verdict], checks: Sequence[Check], unused: Mapping[str, frozenset[str]], run: Facts
 ) -> tuple[Verdict, ...]:
-    """`verdicts` as they count in this run: those on machines are not required, and for `unused` devices (by node)
-    there are only NOTEs; the run's own about `unused` GPUs too, for these may be another job's. If the machines are to
-    be accepted too, they stay as they are.
+    """Return `verdicts` as they count in this run.
+
+    Those on machines are not required, and findings on `unused` devices (by node) become NOTEs, including the run's own
+    about `unused` GPUs, which another job may use. If the machines are to be accepted too, nothing changes.
     """
     if _accepts(run):
         return tuple(verdicts)
@@ -143,21 +144,21 @@ def _accepts(run: Facts) -> bool:
 
 
 def _excuse_unused(verdict: Verdict, unused: Mapping[str, frozenset[str]]) -> Verdict:
-    """Return `verdict` with a NOTE for each finding about devices alone that the run did not use."""
+    """Turn findings that concern only devices unused by the run into NOTEs."""
     findings = tuple(replace(f, severity=Severity.NOTE) if is_idle(verdict, f, unused) else f for f in verdict.findings)
     return verdict if findings == verdict.findings else replace(verdict, status=worst(findings), findings=findings)
 
 
 def is_idle(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[str]]) -> bool:
-    """Whether a finding is only about devices that the run did not use, on each node that it is about."""
+    """Return whether a finding concerns only devices that the run did not use, on each of its nodes."""
     nodes = [verdict.node] if verdict.node is not None else finding.nodes
     return bool(nodes) and all(about_only(finding, unused.get(node, frozenset())) for node in nodes)
 
 
 def counted(verdicts: Sequence[Verdict], checks: Sequence[Check], run: Facts) -> tuple[Verdict, ...]:
-    """The verdicts that make the status of a run: its own, and all findings on the machines.
+    """Return the verdicts that determine the status of a run: its own, and all findings on the machines.
 
-    A healthy machine makes no run pass that measured nothing, unless it is to be accepted too.
+    A healthy machine does not make a run pass that measured nothing, unless it is to be accepted too.
     """
     of_run = {check.id for check in checks if check.of_run}
     found = (Status.FAIL, Status.WARN)
@@ -165,7 +166,7 @@ def counted(verdicts: Sequence[Verdict], checks: Sequence[Check], run: Facts) ->
 
 
 def about_only(finding: Finding, devices: frozenset[str]) -> bool:
-    """Whether all devices that the finding's subject names, at least one, are among `devices`."""
+    """Return whether all devices that the finding's subject names, at least one, are among `devices`."""
     named = [word.rstrip(":,") for word in re.split(r"[\s,]+", finding.subject)]
     hits = [word for word in named if word in devices or word.partition(":")[0] in devices]
     others = [word for word in named if word not in hits and re.match(r"(GPU|mlx|eth|en|ib|bond)", word)]
@@ -173,8 +174,9 @@ def about_only(finding: Finding, devices: frozenset[str]) -> bool:
 
 
 def unused_devices(snapshot: Snapshot, run: Facts) -> frozenset[str]:
-    """GPUs, ports and interfaces of a node that the run did not use; empty if unknown. GPUs are unknown until
-    the ranks of an NCCL job have reported theirs.
+    """Return the GPUs, ports and interfaces of a node that the run did not use; empty if unknown.
+
+    GPUs are unknown until the ranks of an NCCL job have reported theirs.
     """
     who, gpus = learned(run, Participants), learned(snapshot.facts, Gpus)
     if who is None or snapshot.node not in who.hosts:
@@ -210,7 +212,7 @@ def _used(snapshot: Snapshot, names: Mapping[str, str], who: Participants, run: 
 
 
 def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
-    """A row per host of the ranks; a finding on the run that names nodes belongs only to these nodes."""
+    """Return one row per host of the ranks; a finding on the run that names nodes counts only for these."""
     who = learned(run, Participants)
     hosts = dict.fromkeys(who.hosts) if who else {}
     each = shares(list(hosts), verdicts, "fail")
@@ -218,7 +220,7 @@ def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
 
 
 def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, NodeEnvironment]:
-    """Versions and settings by node; on rank 0's those of the measured libraries are first."""
+    """Return versions and settings by node; rank 0's begin with those of the measured libraries."""
     who = learned(run, Participants)
     if who is None or not who.hosts:
         return looked
@@ -232,13 +234,13 @@ def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, No
 
 
 def rows_of(run: Facts) -> tuple[Measurement, ...]:
-    """The rows of a run with their verdicts; none if it measured none."""
+    """Return the rows of a run with their verdicts; empty if it measured none."""
     rows = learned(run, Rows)
     return judge_rows(rows, learned(run, Expected) or Expected()) if rows else ()
 
 
 def copies_of(run: Facts) -> tuple[CopyRow, ...]:
-    """The copies of a run with their verdicts; none if it measured none."""
+    """Return the copies of a run with their verdicts; empty if it measured none."""
     nodes = (learned(run, ExpectedCopies) or ExpectedCopies()).nodes
     return tuple(copies.judged(row, nodes.get(row.node, {})) for row in _rows(run, Copies))
 
@@ -248,7 +250,7 @@ def _ladder(run: Facts) -> tuple[LadderRow, ...]:
 
 
 def sections(run: Facts) -> dict[str, Any]:
-    """The report's fields that hold what was measured."""
+    """Return the report's fields for the measurements."""
     first, printed, found = learned(run, FirstCalls), learned(run, MeasuredOn), learned(run, Localised)
     rows = rows_of(run)
     return {
@@ -268,10 +270,10 @@ def sections(run: Facts) -> dict[str, Any]:
 
 
 def judged(run: Facts) -> Judged | None:
-    """How many of the numbers of a run have a verdict; None if it measured nothing.
+    """Count the numbers of a run that have a verdict; None if it measured nothing.
 
-    Pairs are compared with each other: of fewer than three nodes either of two may be the slow one, so that only an
-    expectation judges them. Nothing judges groups and steps.
+    Pairs are compared with each other: with fewer than three nodes either of two may be the slow one, so that only an
+    expectation judges them. Groups and steps are never judged.
     """
     pairs, found = _rows(run, MeasuredPairs), learned(run, Localised)
     compared = bool(_least_of_a_pair(run)) or bool(found and found.found.nodes >= FEWEST)
@@ -284,7 +286,7 @@ def judged(run: Facts) -> Judged | None:
 
 
 def in_words(run: Facts) -> str:
-    """How much was measured, and of the rows how many have a verdict: ``13 rows, 9 judged · 56 pairs``."""
+    """Summarise what was measured and judged: ``13 rows, 9 judged · 56 pairs``."""
     rows, pairs, copies = rows_of(run), _rows(run, MeasuredPairs), _rows(run, Copies)
     judged = sum(row.status != "unjudged" for row in rows)
     ways = {(row.src, row.dst) for row in pairs}
@@ -300,7 +302,7 @@ def _rows(run: Facts, kind: type[Any]) -> tuple[Any, ...]:
 
 
 def notes(run: Facts) -> Iterator[str]:
-    """What the reader must know of the run: how it was understood, what was found out, what was not reached."""
+    """Yield notes on the run: how the request was understood, what was found out, what was not reached."""
     asked, rows = learned(run, RunRequest), rows_of(run)
     yield from asked.notes if asked else ()
     yield from (learned(run, Notes) or Notes()).texts
@@ -321,7 +323,7 @@ def notes(run: Facts) -> Iterator[str]:
 
 
 def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
-    """What was not measured, by reason."""
+    """Describe what was not measured, by reason."""
     yield from (f"{each.op} was skipped: {each.why}" for each in rows if each.cause == "small")
     left = [each for each in rows if each.cause in ("time", "lost", "alone", "unable")]
     reasons = grouped((each.why, f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}") for each in left)
@@ -330,7 +332,7 @@ def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
 
 
 def _judged_by(asked: RunRequest, rows: Sequence[Measurement]) -> Iterator[str]:
-    """How many rows have a verdict, if not all have one."""
+    """Say how many rows have a verdict, if not all have one."""
     judged = sum(row.status != "unjudged" for row in rows)
     if rows and not judged and not (asked.expect or asked.baseline):
         yield f"{plural(len(rows), 'row')} measured, none judged{_why_none(rows)}"
@@ -347,7 +349,7 @@ def _why_none(rows: Sequence[Measurement]) -> str:
 
 
 def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
-    """Rows that missed the requested precision, and the one that they reached."""
+    """Name the rows that missed the requested precision, and the precision that they reached."""
     short = [row for row in rows if row.precision_asked and (row.precision or 1.0) > row.precision_asked]
     if short:
         worst = max(short, key=lambda row: row.precision or 1.0)
@@ -361,18 +363,18 @@ def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
 
 
 _STOPPED_S = 1.0
-"""What no scheduler and no collector of garbage takes."""
+"""Longer than any scheduler or garbage collector pauses a process."""
 _MOST = 8
-"""Reasons that one symptom names; the others are findings of the report like any."""
+"""Possible causes that one symptom names; others are ordinary findings of the report."""
 
 
 def relate(
     verdicts: Sequence[Verdict], checks: Sequence[Check], unused: Mapping[str, frozenset[str]]
 ) -> tuple[Verdict, ...]:
-    """Return `verdicts`, those on the run with what may be their cause.
+    """Relate findings on the run to their possible causes.
 
-    A cause is a finding of a check that `slows`, on a node that the symptom names or on any if it names none, and
-    not only about devices that the run did not use (`unused`, by node).
+    A cause is a finding of a check that `slows`, on a node that the symptom names (or on any if it names none), and not
+    only about devices that the run did not use (`unused`, by node).
     """
     slowing = {check.key for check in checks if check.slows}
     symptoms = {check.key for check in checks if check.of_run} - slowing
@@ -399,7 +401,7 @@ def _link_cause(finding: Finding, causes: Sequence[tuple[Verdict, Finding]]) -> 
 
 
 def _same_place(symptom: Finding, verdict: Verdict, cause: Finding) -> bool:
-    """Return whether both are about one node; what names no node is about all."""
+    """Return whether both concern a common node; a finding without nodes concerns all."""
     nodes = {verdict.node} if verdict.node is not None else set(cause.nodes)
     return not symptom.nodes or not nodes or not nodes.isdisjoint(symptom.nodes)
 

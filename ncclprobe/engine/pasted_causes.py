@@ -1,4 +1,4 @@
-"""What `explain` names in texts that people pasted for `doctor`: an Xid, a unit that failed, a pod without a node."""
+"""Causes that `explain` finds in texts that people pasted for `doctor`: an Xid, a failed unit, an unscheduled pod."""
 
 import json
 import re
@@ -15,11 +15,11 @@ from ncclprobe.model.values import Struct
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN}
 _MANY = 1000
-"""So many dropped packets are worth a warning: RDMA sends all again from each one."""
+"""This many dropped packets are worth a warning: RDMA retransmits everything after each one."""
 _UNEXPLAINED = "log.unexplained"
-"""The check that quotes what a program says for itself, such as an `ls` that finds no file."""
+"""The check that quotes a program's own message, such as `ls` not finding a file."""
 _NONE = "log.gpu-failed"
-"""The check under which logs are judged in which no cause is named."""
+"""The check that judges logs in which no cause is named."""
 
 
 class SaidInTexts(Struct, frozen=True):
@@ -32,7 +32,7 @@ NOTHING_SAID = SaidInTexts()
 
 
 def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
-    """Return what the lines of texts name without doubt, as verdicts on the first of the `pasted` machines."""
+    """Return the certain causes in the lines of texts, as verdicts on the first of the `pasted` machines."""
     from ncclprobe.engine.diagnose import LEFT, Judging, ask
     from ncclprobe.engine.explain import explain  # and what reads the logs of jobs
     from ncclprobe.host import job_files
@@ -55,7 +55,7 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
 
 
 def _is_command(text: str) -> bool:
-    """Return whether a line is a command behind its prompt, which reports nothing."""
+    """Return whether a line is a command after a prompt, which reports nothing."""
     return bool(re.match(r"[\w.@:~/\[\] -]{0,60}[$#>] [a-z]", text))
 
 
@@ -63,7 +63,7 @@ _REDIRECTED = "A PCIe switch redirects traffic between its devices to the proces
 
 
 def _redirects(machine: Snapshot) -> Verdict:
-    """Return the verdict on ports of PCIe switches in ``lspci -vvv``; a hypervisor needs them to redirect."""
+    """Return the verdict on redirecting PCIe switch ports in ``lspci -vvv``, which a hypervisor needs."""
     found, others = json.loads(str(machine.answers[REDIRECTS]))
     named = learned(machine.facts, NamedMachine)
     if not found or (named and named.machine and named.machine.cloud != "oracle"):
@@ -88,7 +88,7 @@ def _mark_unexplained(report: Report | None, node: str) -> Verdict:
 
 
 def _losses(machine: Snapshot) -> Verdict:
-    """Return the verdict on the packets that the interfaces of ``ethtool -S`` have dropped."""
+    """Return the verdict on dropped packets in ``ethtool -S``."""
     findings = []
     for name, lost in json.loads(str(machine.answers[DROPPED])).items():
         counted = ", ".join(f"{counter} is {count}" for counter, count in lost.items() if count >= _MANY)

@@ -1,4 +1,4 @@
-"""What every check promises, ours and a site's: its examples hold, it explains itself, it never passes unlooked."""
+"""What every check promises, ours or a site's: its examples hold, it documents itself, it never passes unlooked."""
 
 import re
 import time
@@ -19,13 +19,13 @@ from ncclprobe.model.snapshot import Job, Snapshot
 
 _ID = r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*"
 _SHORT = 40
-"""A reason of fewer characters names the problem again and gives none."""
+"""A shorter reason only repeats the problem."""
 
 
 def broken(check: Check) -> Iterator[str]:
-    """Yield a sentence for each promise that `check` breaks; none: it keeps them all."""
+    """Yield a sentence for each promise that `check` breaks."""
     if not check.needs:  # it stands for checks that cannot be loaded, or looks at nothing
-        _, error = _tried(check.run)
+        _, error = _run_bounded(check.run)
         yield str(error) if error else "it has no parameter, and so looks at nothing"
         return
     yield from _words(check)
@@ -65,11 +65,11 @@ def _examples(
     examples: Callable[[], Sequence[tuple[Any, ...]]],
     judged: Callable[[Check, list[Finding]], Iterator[str]],
 ) -> Iterator[str]:
-    given, error = _tried(examples)
+    given, error = _run_bounded(examples)
     if not error and not given:
         yield f"it has no {name} example"
     for number, example in enumerate(given or ()):
-        found, error = _tried(partial(check.run, *example))
+        found, error = _run_bounded(partial(check.run, *example))
         if error:
             break
         yield from (f"{name} example {number}: {why}" for why in judged(check, list(found or ())))
@@ -77,8 +77,8 @@ def _examples(
         yield f"its {name} examples raise {type(error).__name__}: {error}"
 
 
-def _tried(make: Callable[[], Iterable[Any]]) -> tuple[tuple[Any, ...] | None, BaseException | None]:
-    """Return what `make` yields, or what it raises."""
+def _run_bounded(make: Callable[[], Iterable[Any]]) -> tuple[tuple[Any, ...] | None, BaseException | None]:
+    """Return what `make` yields, or the exception it raises."""
     try:
         return outcome(time.monotonic() + bounds.SITE_EXAMPLES_S, lambda: tuple(make()))
     except TimeoutError as late:

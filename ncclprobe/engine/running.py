@@ -1,4 +1,4 @@
-"""A running job: a look at this node, or one that was kept, and the state of the job."""
+"""A running job: a current or captured look at this node, and the state of the job."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,14 +22,14 @@ _MOST_JOBS = 20
 
 
 def jobs(here: LocalRanks | Absent) -> list[str]:
-    """Return a table of the jobs of a node, if which one is meant is not known."""
+    """Return a table of a node's jobs, if it is unclear which one is meant."""
     if isinstance(here, Absent) or not here.others:
         return []
     return table([OF_A_JOB, *here.others[:_MOST_JOBS]])
 
 
 def collectors() -> tuple[Collector, ...]:
-    """Return what learns of a running job on one node, and how the node is called."""
+    """Return the collectors for a running job on one node, and for the node's name."""
     return (*discover("ncclprobe.facts", Collector, {"job"}), system)
 
 
@@ -73,7 +73,7 @@ def _none(snapshots: Sequence[Snapshot]) -> str:
 
 
 def kept(paths: Sequence[str]) -> tuple[Snapshot, ...]:
-    """Return the looks at a running job among these captures. Raises UsageError for one that cannot be read."""
+    """Return the snapshots of a running job among these captures. Raises UsageError for an unreadable one."""
     found = [load(Path(path)) for path in paths]
     return tuple(capture_facts(each, collectors()) for each in found if _is_of_job(each))
 

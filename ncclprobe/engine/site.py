@@ -1,8 +1,8 @@
 """A site's own checks: of installed distributions, and of a folder that a configuration names.
 
-Their ids begin with ``site-NAME``, which none of ours does. What breaks of them spoils no other check: one that cannot
-be loaded is unknown and required, so that a site never passes by the absence of its own checks; one that raises, or
-does not end, is unknown.
+Their ids begin with ``site-NAME``, which none of ours does. A broken one spoils no other check: one that cannot be
+loaded is unknown and required, so that a site never passes because its own checks are absent; one that raises, or does
+not end, is unknown.
 """
 
 import re
@@ -44,7 +44,7 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
 
 
 def origins(checks: Sequence[Check]) -> list[str]:
-    """Return which of `checks` are not ncclprobe's own, and their files: the report notes it."""
+    """Describe which of `checks` are not ncclprobe's own, and their files, for a note in the report."""
     found = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
     return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in found.items()]
 
@@ -69,7 +69,7 @@ def _folder_checks(folder: str) -> tuple[Check, ...]:
 
 
 def of_file(path: Path) -> tuple[Check, ...]:
-    """Return the checks in a file, which its name names: ``bios.py`` has those that begin with ``site-bios``."""
+    """Return the checks in a file, with the file's name as prefix: those in ``bios.py`` begin with ``site-bios``."""
     return loaded(path.stem.replace("_", "-"), str(path), partial(_module_in, path))
 
 
@@ -77,30 +77,30 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
     """Return the checks of the module that `load` imports; if that fails, one that is unknown for that reason."""
     if not re.fullmatch(_NAME, name):
         return (
-            _broken(
+            _substitute(
                 "unnamed", origin, f"{name[:40]!r} is not a valid name: use lower-case letters, digits and hyphens"
             ),
         )
     try:
         module, error = outcome(time.monotonic() + bounds.SITE_LOAD_S, load)
     except TimeoutError:
-        return (_broken(name, origin, f"its import did not end within {bounds.SITE_LOAD_S:g} s"),)
+        return (_substitute(name, origin, f"its import did not end within {bounds.SITE_LOAD_S:g} s"),)
     if error or module is None:
-        return (_broken(name, origin, f"its import raises {_describe_error(error)}"),)
+        return (_substitute(name, origin, f"its import raises {_describe_error(error)}"),)
     found = [value for value in vars(module).values() if isinstance(value, Check)]
     own = [check for check in found if check.run.__module__ == module.__name__]
-    return tuple(_adopted(check, name, origin) for check in own) or (_broken(name, origin, "it contains no check"),)
+    return tuple(_adopt(check, name, origin) for check in own) or (_substitute(name, origin, "it contains no check"),)
 
 
-def _adopted(check: Check, name: str, origin: str) -> Check:
-    """Return a site's check under its own prefix, and so that it can break no other."""
+def _adopt(check: Check, name: str, origin: str) -> Check:
+    """Return a site's check with its own prefix, isolated so that it can break no other."""
     applies = check.applies and replace(check.applies, run=partial(_call_in_time, check.applies.run))
     own = {"id": f"{PREFIX}{name}.{check.id.partition('.')[2]}", "origin": origin}
     return replace(check, run=partial(_findings, check.run), applies=applies, **own)
 
 
 def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Finding]:
-    """Return what `run` finds. Raises Unlearned if it does not end, or leaves, or finds too much."""
+    """Return the findings of `run`. Raises Unlearned if it does not end, exits, or finds too much."""
     most = bounds.SITE_FINDINGS
     found = _call_in_time(lambda: [_finding(each) for each in islice(run(*facts), most + 1)])
     if len(found) > most:
@@ -109,9 +109,9 @@ def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Fi
 
 
 def _call_in_time(work: Callable[..., T], *facts: Any) -> T:
-    """Return what a site's function returns. Raises what it raises, and Unlearned if it does not end, or leaves.
+    """Call a site's function. Raises its exceptions, and Unlearned if it does not end, or exits.
 
-    It is left behind on its thread: what holds Python's lock in C code cannot be bounded from within.
+    Its thread is abandoned: code that holds Python's lock in C cannot be bounded from within.
     """
     try:
         found, error = outcome(time.monotonic() + bounds.SITE_CHECK_S, lambda: work(*facts))
@@ -123,18 +123,20 @@ def _call_in_time(work: Callable[..., T], *facts: Any) -> T:
 
 
 def _finding(value: object) -> Finding:
-    """Return a finding whose fields are what they should be: every format relies on that."""
+    """Validate the fields of a finding, on which every format relies."""
     if not isinstance(value, Finding):
         raise TypeError(f"it yielded {type(value).__name__} instead of a finding")
     return msgspec.convert(msgspec.to_builtins(value), Finding)
 
 
 def _doubled(check: Check) -> Check:
-    return _broken(check.id.partition(".")[0].removeprefix(PREFIX), check.origin, f"two checks are called {check.key}")
+    return _substitute(
+        check.id.partition(".")[0].removeprefix(PREFIX), check.origin, f"two checks are called {check.key}"
+    )
 
 
-def _broken(name: str, origin: str, why: str) -> Check:
-    """Return a check in place of those that cannot be had, which is unknown and required."""
+def _substitute(name: str, origin: str, why: str) -> Check:
+    """Return a substitute for checks that could not be loaded, which is unknown and required."""
 
     def run() -> Iterator[Finding]:
         raise Unlearned(f"{origin}: {why}")
@@ -159,9 +161,7 @@ def _describe_error(error: BaseException | None) -> str:
 
 
 def _module_in(path: Path) -> ModuleType:
-    """Run a file as a module of its own: as importing it does, but from the very file whose owner was looked at, and
-    without a byte code file.
-    """
+    """Run a file as a module, from the opened file whose owner was checked, and without a byte code file."""
     text = files.read(path, limit=bounds.SITE_FILE_BYTES, refuse=partial(files.refuse_foreign, path))
     module = ModuleType(f"ncclprobe_site_{path.stem}")
     module.__file__ = str(path)

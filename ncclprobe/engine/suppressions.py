@@ -1,4 +1,4 @@
-"""The project file ``ncclprobe.toml``: findings that the site accepts, checks of its own, and defaults of options.
+"""The project file ``ncclprobe.toml``: findings that the site accepts, its own checks, and option defaults.
 
 ::
 
@@ -13,11 +13,11 @@
     [doctor]
     expect-gpus = 8               # as `ncclprobe doctor --expect-gpus 8`; the command line overrides it
 
-A finding that is left out is still listed, with the reason. The file may contain nothing else: a misspelt key would
-otherwise ignore, or spare, something silently.
+A suppressed finding is still listed, with the reason. The file may contain nothing else: a misspelt key would otherwise
+silently ignore, or accept, something.
 
-The file of the working directory is read without a request, so the report announces it. One that another user may have
-left there is refused: /tmp is a working directory too.
+The file of the working directory is read without a request, so the report announces it. It is refused if another user
+may have placed it there: /tmp is a working directory too.
 """
 
 import os
@@ -38,15 +38,15 @@ from ncclprobe.model.values import Struct, field, replace
 
 NAME = "ncclprobe.toml"
 NO_FILE = Path(os.devnull)
-"""What --no-config stores in place of a path."""
+"""The value of --no-config in place of a path."""
 _MOST_NAMED = 3
 _KEYS = ("check", "subject", "reason")
 _NEEDED = ("check", "reason")
-"""What a check may do that this release brings."""
+"""The required keys of an entry."""
 
 
 class Ignore(Struct, frozen=True):
-    """One decision: patterns of the check's id and of the subject, and why. `where` is file and number of the entry."""
+    """One decision: patterns of the check's id and of the subject, and why. `where`: file and number of the entry."""
 
     check: str
     subject: str
@@ -64,7 +64,7 @@ class _Programs(Struct, frozen=True):
 class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path if it was found in the working directory, not requested.
 
-    `checks`: the folder of the site's own checks, `messages` the file of its programs' messages; empty: there is none.
+    `checks`: the folder of the site's own checks, `messages` the file of its programs' messages; empty: none.
     `options`: defaults of each command's options.
     """
 
@@ -75,8 +75,8 @@ class Accepted(Struct, frozen=True):
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def announce(self, left_out: Sequence[Suppression], command: str) -> tuple[str, ...]:
-        """Return the report's notes on defaults, and on a file that was read without a request: its entries, what they
-        did.
+        """Return the report's notes on defaults, and on a file that was read without a request: its entries and
+        effects.
         """
         own = self.options.get(command, {})
         listed = ", ".join(f"{name} = {value}" for name, value in own.items())
@@ -93,9 +93,9 @@ class Accepted(Struct, frozen=True):
 
 
 def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepted:
-    """Return the content of the project file: `path`, or ncclprobe.toml in the working directory, if there is one.
+    """Load the project file: `path`, or ncclprobe.toml in the working directory, if there is one.
 
-    NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has
+    NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that is not among `checks`
     (these, and those in the file's folder, are loaded only if there is a file); and for a file of the working directory
     that another user owns or may write, or that a link of another user leads to.
     """
@@ -121,9 +121,9 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
 
 
 def _refuse_foreign(found: os.stat_result) -> None:
-    """Raises UsageError if another user may have left the file, or a link to it, on purpose.
+    """Raise UsageError if another user may have planted the file, or a link to it.
 
-    Files of root are read, and those that root's group or this user's own may write.
+    Files of root are accepted, and those that root's group or this user's own may write.
     """
     owners = (uid for uid in (found.st_uid, Path(NAME).lstat().st_uid) if uid not in (0, os.geteuid()))
     why = next((f"uid {uid} owns it" for uid in owners), "")
@@ -138,7 +138,7 @@ def _refuse_foreign(found: os.stat_result) -> None:
 
 
 def parse(text: str, path: str) -> Accepted:
-    """Return what is written in TOML. Raises UsageError."""
+    """Parse the TOML text. Raises UsageError."""
     from ncclprobe.expect import strict  # here, because most runs have no such file
 
     document = strict.document(text, path)
@@ -170,7 +170,7 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
 def suppress(
     verdicts: Sequence[Verdict], entries: Iterable[Ignore]
 ) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:
-    """Return `verdicts` without the findings that `entries` name, and what was left out, each with its reason."""
+    """Drop the findings that `entries` name; also return what was dropped, with reasons."""
     kept, left_out = tuple(verdicts), list[Suppression]()
     for entry in entries:
         kept, hidden = suppress_(kept, [f"{entry.check}={entry.subject}"])

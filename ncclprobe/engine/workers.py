@@ -1,10 +1,10 @@
-"""Captures read, replayed and judged one by one in worker processes, one for each core.
+"""Read, replay and judge captures one by one in worker processes, one per core.
 
 A worker receives paths and returns JSON: the verdicts on a node, and the facts that comparisons and the report need.
-Facts and verdicts that nodes share are sent once. First all captures are learned, because the verdicts on a node depend
-on how many nodes there are and on whether they are one job. Then the worker that learned a capture judges it. In a live
-run both are known before, so that each node is judged as its capture arrives. Memory is bounded. A capture that kills
-its worker, or takes too long, is named, and the others are judged.
+Facts and verdicts that nodes share are sent once. First all captures are loaded, because the verdicts on a node depend
+on how many nodes there are and on whether they are one job. Then the worker that loaded a capture judges it. In a live
+run both are known in advance, so that each node is judged as its capture arrives. Memory is bounded. A capture that
+kills its worker, or takes too long, is named, and the others are judged.
 """
 
 import os
@@ -41,17 +41,16 @@ _MOST_WORKERS = 16
 _MEMORY_BYTES = 8 << 30
 _PATIENCE_S = 60.0
 MADE: tuple[type, ...] = (Choices, AttainableRate, NodeTopology)
-"""Conclusions from facts, made if the facts are wanted."""
+"""Facts concluded from others, computed only if they are wanted."""
 _MOST_KEPT = 1 << 16
 _FIRST = frozenset({"Launch", "Environment", "System", "Process"})
 """Facts that show whether nodes are one job, and how many there are."""
 
 
 class Wanted(Struct, frozen=True):
-    """The first message to a worker: the keys of its checks, and the names of the facts that the report shows and that
-    comparisons need.
+    """The first message to a worker: the keys of its checks, and the facts for the report and for comparisons.
 
-    `pictures`: the report shows each node's topology, which is made if its facts are. `nice`: as of `nice(1)`.
+    `pictures`: the report shows each node's topology, which is computed if its facts are. `nice`: as in `nice(1)`.
     """
 
     checks: tuple[str, ...]
@@ -62,7 +61,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """The conclusion from all captures for each: the job, its number of nodes, and for how many nodes one is judged."""
+    """What all captures together determine: the job, its number of nodes, and the number of nodes to judge one for."""
 
     job: Job
     together: int
@@ -70,7 +69,7 @@ class Terms(Struct, frozen=True):
 
 
 class _Request(Struct, frozen=True):
-    """`node`: the name of the node that sent the capture; empty: it is a file of the user's."""
+    """A request to a worker. `node`: the node that sent the capture; empty: a file of the user's."""
 
     path: str
     node: str = ""
@@ -79,7 +78,7 @@ class _Request(Struct, frozen=True):
 
 
 class _Told(Struct, frozen=True):
-    """A worker's answer. Facts and verdicts are places in its tables; `fresh` and `said` extend these."""
+    """A worker's answer. Facts and verdicts are indices into its tables; `fresh` and `said` extend these."""
 
     node: str = ""
     taken: str = ""
@@ -93,20 +92,20 @@ class _Told(Struct, frozen=True):
 
 
 def run_snapshot(snapshot: Snapshot, node: str, measured: Mapping[type, Any]) -> Snapshot:
-    """Return a node of this run with its name there, and with the facts that were measured after it was judged."""
+    """Rename a node as in this run, and add the facts that were measured after it was judged."""
     said = tuple([said_of(node, verdict) for verdict in snapshot.said])
     return replace(snapshot, node=node, facts={**snapshot.facts, **measured}, said=said, taken="")
 
 
 def suits(paths: Sequence[Path], checks: Sequence[Check]) -> bool:
-    """Return whether workers can judge: no text that people pasted, and by no check of a site's own."""
+    """Return whether workers can judge: no pasted text, and no check of a site's own."""
     if cores() == 1 or any(check.origin for check in checks):
         return False
     return all(files.read_start(path, limit=64).startswith("{") for path in paths)
 
 
 def cores() -> int:
-    """Return how many processes can run at once."""
+    """Return how many processes can run in parallel."""
     return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
 
 
@@ -118,7 +117,7 @@ def wanted(checks: Sequence[Check], shown: Sequence[type], pictures: bool) -> Wa
 
 
 class Workers:
-    """The processes and their answers. Closing kills them."""
+    """The worker processes and their answers. Closing kills them."""
 
     def __init__(self, paths: Sequence[str], wanted: Wanted) -> None:
         self._asked = [_Request(path) for path in paths]
@@ -131,7 +130,7 @@ class Workers:
         """Captures that were not judged, and why."""
 
     def __enter__(self) -> "Workers":
-        """Begin; a worker is started by its first capture."""
+        """Return itself; a worker is started by its first capture."""
         return self
 
     def __exit__(self, *ended: object) -> None:
@@ -147,12 +146,12 @@ class Workers:
         return self._found()
 
     def judge(self, terms: Terms) -> list[Snapshot]:
-        """Return the nodes with verdicts and with the facts that were wanted, in the order of the captures."""
+        """Return the nodes with verdicts and with the wanted facts, in the order of the captures."""
         self._share(lambda hand: iter(hand.learned), terms)
         return self._found()
 
     def expect(self, terms: Terms) -> None:
-        """Judge each capture that arrives from now on; it is a node's that sent it."""
+        """Judge each capture that arrives from now on, sent by a node."""
 
         def waiting(hand: "_Hand") -> Iterator[int]:
             return iter(self._arrived.get, None)
@@ -161,12 +160,12 @@ class Workers:
         self._at_work.start()
 
     def add(self, path: Path, node: str) -> None:
-        """Have the capture that `node` sent judged."""
+        """Judge the capture that `node` sent."""
         self._asked.append(_Request(str(path), node))
         self._arrived.put(len(self._asked) - 1)
 
     def arrived(self) -> dict[str, Snapshot]:
-        """Return the nodes whose captures arrived, with their verdicts, by path; none that is lost."""
+        """Return the nodes whose captures arrived, with their verdicts, by path; lost ones are missing."""
         for _ in self._hands:
             self._arrived.put(None)
         if self._at_work:
@@ -206,7 +205,7 @@ class Workers:
 
 
 class _Hand:
-    """The parent's end of one worker: it is started anew if it died, and then learns its captures again."""
+    """The parent's end of one worker, which is restarted if it died, and then loads its captures again."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._child = LimitedChild(__name__, bounds.MESSAGE_BYTES)
@@ -237,20 +236,20 @@ class _Hand:
         return {_KINDS[name]: self._facts[at][1] for name, at in places.items()}
 
     def end(self) -> None:
-        """Kill the worker; nothing more is asked."""
+        """Kill the worker for good."""
         self.ended = True
         self._child.close()
 
 
 class Answers(Mapping[tuple[str | int, ...], Any]):
-    """The answers of a node, read from its capture only if a report cites them, as it does for few of many nodes."""
+    """A node's answers, read from its capture only if a report cites them, which is rare among many nodes."""
 
     def __init__(self, request: _Request) -> None:
         self._request = request
         self._read: Mapping[tuple[str | int, ...], Any] | None = None
 
     def __bool__(self) -> bool:
-        """Return true, without looking."""
+        """Return true, without reading the capture."""
         return True
 
     def __getitem__(self, question: tuple[str | int, ...]) -> Any:
@@ -262,13 +261,12 @@ class Answers(Mapping[tuple[str | int, ...], Any]):
         return iter(self._known())
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._known())
 
     def _known(self) -> Mapping[tuple[str | int, ...], Any]:
         if self._read is None:
             try:
-                self._read = _captured(self._request).answers
+                self._read = _load_capture(self._request).answers
             except UsageError:  # it was there, and is gone: nothing is shown of it
                 self._read = {}
         return self._read
@@ -278,12 +276,12 @@ _COLLECTORS = discover("ncclprobe.facts", Collector, {MACHINE})
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*(c.produces for c in _COLLECTORS), *MADE)}
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {}
 _ONE_AT_A_TIME = threading.Lock()
-"""msgspec builds its knowledge of a type at the first use, and two threads must not do so at once."""
+"""msgspec builds its decoder of a type at the first use, which is not thread-safe."""
 
 
 @lru_cache(_MOST_KEPT)
 def decoded(name: str, raw: bytes) -> Any:
-    """Return a fact, made once for all nodes that share it; without a name it is Absent."""
+    """Decode a fact, cached for all nodes that share it; without a name it is Absent."""
     with _ONE_AT_A_TIME:
         if name not in _DECODERS:
             _DECODERS[name] = msgspec.json.Decoder(_KINDS[name] if name else Absent, dec_hook=_address)
@@ -300,14 +298,14 @@ _TELLING = msgspec.json.Decoder(_Told)
 _ASKING = msgspec.json.Decoder(_Request)
 
 
-def _captured(request: _Request) -> capture.Replay:
-    """Return the capture of a request. Raises UsageError."""
+def _load_capture(request: _Request) -> capture.Replay:
+    """Load the capture of a request. Raises UsageError."""
     path = Path(request.path)
     return capture.received(path, request.node) if request.node else capture.load(path)
 
 
 def serve() -> None:
-    """Be a worker: answer requests of standard input, each with its length before it, until it closes."""
+    """Run the worker: answer length-prefixed requests on standard input until it closes."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     sys.stdin.close()
@@ -321,7 +319,7 @@ def serve() -> None:
 
 
 class _Worker:
-    """The child's end of one worker, with its knowledge of the nodes that it has judged."""
+    """The child's end of one worker, with what it knows about the nodes that it has judged."""
 
     def __init__(self, wanted: Wanted) -> None:
         os.nice(wanted.nice)
@@ -339,7 +337,7 @@ class _Worker:
         """Return the answer on one capture."""
         try:
             if (snapshot := self._kept.get(request.path)) is None:
-                snapshot = replace(capture_facts(_captured(request), _COLLECTORS, self._traces), answers={})
+                snapshot = replace(capture_facts(_load_capture(request), _COLLECTORS, self._traces), answers={})
                 self._kept[request.path] = snapshot
         except UsageError as error:
             return _Told(refused=str(error))

@@ -1,1 +1,1 @@
-"""What a measuring run needs besides measuring: who the ranks are, how they meet, who is lost, and the book of rows."""
+"""The surroundings of a measurement: the ranks' identities and rendezvous, lost ranks, and the record of rows."""

@@ -1,4 +1,4 @@
-"""The options of a measuring run: a checked command line, which every rank has."""
+"""The options of a measuring run: a validated command line, the same on every rank."""
 
 import zlib
 from pathlib import Path
@@ -15,7 +15,7 @@ from ncclprobe.report.delivery import Output
 from ncclprobe.session.ranks.identity import Backend
 
 LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
-"""Bytes of the largest message without -e, by backend."""
+"""Size of the largest message without -e, by backend."""
 
 
 class Training(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Training(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """A checked command line. Names are those of the options; `command` and `argv` are the words of the command line.
+    """A validated command line. Names are those of the options; `command` and `argv` are the words of the command line.
 
     `what` are the parts of the run in the order of measuring. Options that a command lacks keep their default.
 
@@ -35,10 +35,9 @@ class Options(Struct, frozen=True, kw_only=True):
     given, and the backend decides (:meth:`sizes_for`). `only_judged`: only the smallest of these and the ones that can
     be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's if given; `rounds` of pairs, None: as
     many as are needed. `training` is the part of real training to measure. `transport`: whether to find the transports.
-    `accepts`: the node itself is judged too, as by the doctor; it is to have `expect_gpus`. `left_out`: parts that were
-    requested and cannot be measured here.
-    `hosts`: those that it is started on over ssh, with `remote_python`; none: here.
-    `mode` and `backend` are None if they were not given, `precision` if -n or --batches fix the number of calls.
+    `accepts`: the node itself is judged too, as by the doctor; it must have `expect_gpus`. `left_out`: parts that were
+    requested but cannot be measured here. `hosts`: where to start over ssh, with `remote_python`; empty: here. `mode`
+    and `backend` are None if they were not given, `precision` if -n or --batches fix the number of calls.
     """
 
     command: str
@@ -86,11 +85,11 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def largest_asked(self) -> int:
-        """Return the bytes of the largest message that the command line names; 0: it names none."""
+        """Return the size of the largest message on the command line; 0: none."""
         return max((*(() if self.open_end else self.sizes), *self.pair_sizes[1:]), default=0)
 
     def without_room(self, ranks: int, free_bytes: int | None, where: str) -> str:
-        """Return the problem if `ranks` share so much memory; empty: none, or the memory size is unknown."""
+        """Return the problem if `ranks` must share too little memory; empty: none, or the memory size is unknown."""
         if free_bytes is None or 2 * ranks * self.largest_asked <= free_bytes:
             return ""
         need = f"two buffers of {size(self.largest_asked)} for {plural(ranks, 'rank')}"

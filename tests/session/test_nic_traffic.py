@@ -31,7 +31,7 @@ CARDS = [card(["eth0"], {}), card(["eth1"]), card(["eth0"], {}), card(["eth1"])]
 
 def test_the_nics_of_a_node_are_those_of_all_its_ranks() -> None:
     both = [[told(eth0=5), told(eth0=9, eth1=4)], [None, None]] * 2
-    first, second = nic_traffic._carried(CARDS, both, HOSTS)
+    first, second = nic_traffic._bytes_by_node(CARDS, both, HOSTS)
     assert (first.node, second.node, first.expected) == ("a", "b", frozenset({"eth0", "eth1"}))
     assert first.ethernet["eth0"] == Count(4, 4)
     assert isinstance(first.ethernet["eth1"], Absent)  # it was not there before
@@ -40,17 +40,19 @@ def test_the_nics_of_a_node_are_those_of_all_its_ranks() -> None:
 def test_one_rank_that_does_not_know_leaves_its_node_unknown() -> None:
     cards = [CARDS[0], card(None), *CARDS[2:]]
     both = [[told(eth0=5), told(eth0=9)], [None, None]] * 2
-    assert [each.expected for each in nic_traffic._carried(cards, both, HOSTS)] == [None, {"eth0", "eth1"}]
+    assert [each.expected for each in nic_traffic._bytes_by_node(cards, both, HOSTS)] == [None, {"eth0", "eth1"}]
 
 
 def test_two_nodes_of_one_name_are_not_mixed_up() -> None:
     both = [[told(eth0=5), told(eth0=9)]] * 2
-    assert nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "a")) == []
+    assert nic_traffic._bytes_by_node([card(["eth0"], {})] * 2, both, ("a", "a")) == []
 
 
 def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_transport() -> None:
     both = [[told(eth0=900 * MIB), told(eth0=3 * MIB)], [told(eth0=0), told(eth0=66 * MIB)]]
-    found = operation_traffic("all_reduce", 64 * MIB, nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "b")))
+    found = operation_traffic(
+        "all_reduce", 64 * MIB, nic_traffic._bytes_by_node([card(["eth0"], {})] * 2, both, ("a", "b"))
+    )
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]
     assert "set back" in found.nics[0].why
     with pytest.raises(Unlearned, match="eth0 on a"):

@@ -1,1 +1,1 @@
-"""What a rank measures besides the collective itself, and how rank 0 records it."""
+"""Everything that a rank measures besides the collective itself, and how rank 0 records it."""

@@ -1,6 +1,7 @@
-"""First calls, the sweep of collectives, which NICs carry it, and a retest of what failed: one slow row may be chance.
+"""First calls, the sweep of collectives, the NICs that carry it, and retests of failed rows: one slow row may be
+chance.
 
-A job pays for its first calls only at its start: the first call of each kind opens connections.
+A job pays for its first calls only at its start, because the first call of each kind opens connections.
 """
 
 import socket
@@ -28,9 +29,9 @@ MOST = 64
 
 
 def first_calls(run: RankContext, group_s: float) -> None:
-    """Make the default group's first collective, the same again, and its first pairs, and record what that takes.
+    """Time the default group's first collective, a second one, and its first pairs, and record the results.
 
-    One rank has no pair. `group_s` is what torch took to make the group. Raises ProbeError if a call fails.
+    One rank has no pair. `group_s` is the time torch took to create the group. Raises ProbeError if a call fails.
     """
     rank, ranks, device = dist.get_rank(), dist.get_world_size(), torch.device(run.device)
     one, other, clock = torch.zeros(1, device=device), torch.zeros(1, device=device), clock_of(device)
@@ -59,14 +60,14 @@ def first_calls(run: RankContext, group_s: float) -> None:
 
 
 def _slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
-    """Return the slowest rank's seconds of each kind, and which rank that is."""
+    """Return the slowest rank's seconds of each kind, and its rank."""
     worst = [max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(len(rows[0]))]
     (group, collective, second), pair = worst[:3], worst[3] if len(worst) > 3 else (None, 0)
     return FirstCall(group[0], -group[1], collective[0], -collective[1], second[0], pair[0], -pair[1])
 
 
 def play(run: RankContext) -> bool:
-    """Measure collectives, and which NICs they use."""
+    """Measure the collectives and find the NICs that carry them."""
     plan, options, recorder = run.plan(), run.options, run.recorder
     detection = TransportDetection(run)
     if options.transport:
@@ -83,7 +84,9 @@ def play(run: RankContext) -> bool:
 
 
 def log_pass_s(phase_s: float, left_s: float) -> float:
-    """Return how long NCCL's own log may take of a phase's `phase_s` and of the `left_s` of the run, before any row."""
+    """Return the time for NCCL's own log pass, given a phase's `phase_s` and the run's remaining `left_s`, before any
+    row.
+    """
     return min(phase_s / 2, left_s / 3)
 
 
@@ -97,7 +100,7 @@ def sweep(run: RankContext) -> None:
     heat = interference.heat(run.host) if plan.backend == "nccl" else None
     if recorder:
         recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
-    reach = recorder.progress.reach if recorder else _unheard
+    reach = recorder.progress.reach if recorder else _show_nothing
     for row in probe.run(plan, exchange, run.set_phase, host=run.host, reach=reach):
         if recorder is None:
             continue
@@ -121,12 +124,12 @@ def sweep(run: RankContext) -> None:
     _look_for_disturbances(run, before, heat)
 
 
-def _unheard(_row: str, _precision: float) -> None:
-    """Show nothing: only rank 0 has a line of progress."""
+def _show_nothing(_row: str, _precision: float) -> None:
+    """Show nothing: only rank 0 shows progress."""
 
 
 def _look_for_disturbances(run: RankContext, before: Reading | None, heat: Heat | None) -> None:
-    """Record what disturbed the run, as every rank sees it, if rows still fail."""
+    """Record the run's disturbances, as every rank sees them, if rows still fail."""
     recorder = run.recorder
     if not run.exchange.share(bool(recorder and recorder.failing(1))):
         return
@@ -138,11 +141,11 @@ def _look_for_disturbances(run: RankContext, before: Reading | None, heat: Heat 
     slowed = [asdict(each) for each in gpus]
     received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), slowed])
     if received and recorder:
-        recorder.disturbed(_merged(received))
+        recorder.disturbed(_merge_disturbances(received))
 
 
-def _merged(received: Sequence[Any]) -> tuple[Disturbance, ...]:
-    """Merge what all ranks report: of processors by host and of GPUs, each once."""
+def _merge_disturbances(received: Sequence[Any]) -> tuple[Disturbance, ...]:
+    """Merge the reports of all ranks: processors by host and GPUs, each once."""
     readings = [
         (name, Reading(**first) if first else None, Reading(**last) if last else None)
         for name, first, last, _ in received

@@ -1,4 +1,4 @@
-"""One rank of a run, and what it measures with."""
+"""One rank of a run, and everything it measures with."""
 
 import socket
 from collections.abc import Callable, Iterable
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from ncclprobe.probes.plan import Plan
 
 TORCH_SLACK_S = 30.0
-"""Seconds by which torch's own deadlines follow ours, so that ours names the rank."""
+"""Margin between our deadlines and torch's own, in seconds, so that ours names the rank first."""
 _LONGEST_BUDGETS = 4.0
-"""A row of a size that the user did not ask for takes no longer than so many budgets."""
+"""A row of a size that the user did not ask for takes at most this many budgets."""
 
 
 class RankContext(Struct, frozen=True):
-    """One rank that has met the others, and its means of measuring.
+    """One rank that has joined the others, and its means of measuring.
 
     `device` is torch's name, `gpu` the identity of the GPU, if it uses one. `sizes` of collectives are empty if the
-    options give them. `hosts` are those of all ranks on rank 0, elsewhere this rank's. `look` is None on all but one
-    rank of each node, `recorder` on all but rank 0.
+    options give them. `hosts` are those of all ranks on rank 0, elsewhere only this rank's. `look` is None on all but
+    one rank of each node, `recorder` on all but rank 0.
     """
 
     options: Options
@@ -50,18 +50,18 @@ class RankContext(Struct, frozen=True):
         return self.look or NodeSnapshot(socket.gethostname())
 
     def record(self, found: Iterable[Struct]) -> None:
-        """Record samples as they arrive, on rank 0."""
+        """Record samples as they arrive; rank 0 only."""
         for each in found:
             if self.recorder:
                 self.recorder.record(each)
 
     def note(self, text: str) -> None:
-        """Note `text` in the report, if there is any."""
+        """Add a note to the report, if `text` is not empty; rank 0 only."""
         if text and self.recorder:
             self.recorder.note(text)
 
     def plan(self) -> "Plan":
-        """Return what this rank measures of collectives, and how."""
+        """Return the plan of this rank's collectives."""
         from ncclprobe.probes.plan import Plan  # and with it torch
 
         options, config = self.options, self.config

@@ -1,7 +1,7 @@
 """``ncclprobe copies``: the bandwidth of a node's own links, of one GPU and of all at once; without a GPU, its memory.
 
-The ranks of a node take turns, on all nodes at the same time; then all copy at once. What each node's
-slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded with the copies; nothing is judged here.
+The ranks of a node take turns, on all nodes at the same time; then all copy at once. The expectations for each node's
+slots and NVLinks (:mod:`ncclprobe.expect.copies`) are recorded with the copies; nothing is judged here.
 """
 
 import contextlib
@@ -35,17 +35,17 @@ from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.ranks.identity import gpu_identity, pci_address
 
 NBYTES = 256 << 20
-"""Larger than any cache, and long enough that handing a copy over does not count."""
+"""Larger than any cache, and long enough that the launch does not count."""
 _LEAST_NBYTES = 32 << 20
 SAMPLES = 7
 _SAMPLE_S = 0.03
-"""Copies back to back in one sample: a thousand times the cost of handing one over."""
+"""Duration of one sample of back-to-back copies: a thousand times the cost of launching one."""
 _LEAST_SAMPLES, _ENOUGH_S = 3, 2.0
-"""Samples, and seconds in total, if a copy is slow: a rank with a sick slot still makes progress."""
+"""Fewest samples, and most seconds in total for a slow copy: a rank with a sick slot still makes progress."""
 _MOST_THREADS = 64
 _PCI = "/sys/bus/pci/devices"
 _MOST_CPUS = 8192
-"""NR_CPUS of the largest kernels; bits of absent processors do no harm."""
+"""NR_CPUS of the largest kernels; bits of absent processors are harmless."""
 Rates = Sequence[float]
 
 
@@ -73,7 +73,7 @@ class Copies:
     def play(self) -> tuple[CopyRow, ...]:
         """Make all copies; return the rows on rank 0, nothing elsewhere. Raises ProbeError.
 
-        `expected` then holds what they should reach.
+        `expected` then holds the expectations.
         """
         reads = self._identity.local_rank == 0
         self._set_phase("expected bandwidth of copies")
@@ -93,10 +93,10 @@ class Copies:
         )
         self.note = next((note for *_, note, _ in received if note), "")
         known = {node: names for node, *_, names in received if names}
-        return tuple(_named(CopyRow(**row), known.get(node, {})) for node, rows, *_ in received for row in rows)
+        return tuple(_rename_gpus(CopyRow(**row), known.get(node, {})) for node, rows, *_ in received for row in rows)
 
     def _names(self) -> dict[str, str]:
-        """Return what NVML calls the GPUs of this node: CUDA's numbers are each process's own."""
+        """Return NVML's names of this node's GPUs; CUDA's numbers differ between processes."""
         gpus = learned(self._look.snapshot().facts, Gpus)
         return gpus.names if gpus else {}
 
@@ -118,7 +118,9 @@ class Copies:
             yield from self._copy_concurrently(buffers)
 
     def _while_others_wait(self, local_rank: int, name: str, copy: Callable[[], Any]) -> Any:
-        """Copy on one rank of each node. The others are in the later phase: so the watchdog knows who holds them up."""
+        """Copy on one rank of each node. The others enter the later phase, so that the watchdog knows whom they wait
+        for.
+        """
         found = None
         if local_rank == self._identity.local_rank:
             with phase(self._identity.rank, self._set_phase, name):
@@ -147,7 +149,7 @@ class Copies:
         return kept
 
     def _to_peers(self, source: int) -> Iterator[CopyRow]:
-        """Copy from a rank's GPU to every other, all from this process: its contexts stay, half a GB on each GPU."""
+        """Copy from a rank's GPU to every other, all from this process: its contexts remain, half a GB on each GPU."""
         count = torch.cuda.device_count()
         if source < min(self._identity.local_ranks, count):
             for peer in range(count):
@@ -155,7 +157,7 @@ class Copies:
                     yield self._row("d2d", rates, device=gpu_identity(source), peer=gpu_identity(peer))
 
     def _to_peer(self, source: int, peer: int) -> Rates:
-        """Return the rates from one GPU to another; nothing, and a note, if another process has one to itself."""
+        """Return the rates from one GPU to another; empty, with a note, if another process uses one exclusively."""
         if self.note:
             return ()
         try:
@@ -198,7 +200,7 @@ class Copies:
                     yield replace(row, device=device)
 
     def _size(self) -> int:
-        """Return the bytes of one copy: four such buffers per rank take at most an eighth of the free memory."""
+        """Return the bytes of one copy: four such buffers per rank use at most an eighth of the free memory."""
         free = free_bytes(torch.device("cpu"), self._host)
         return NBYTES if free is None else min(NBYTES, free // 32 // self._identity.local_ranks)
 
@@ -217,21 +219,21 @@ class Copies:
         )
 
     def _gpu(self) -> str:
-        """Return the identity of this rank's GPU; rank 0 names it as NVML does."""
+        """Return the identity of this rank's GPU; rank 0 translates it to NVML's name."""
         return gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
 
     def _numa(self) -> int | None:
         return node_of_gpu(self._device, self._host, self._nodes)
 
     def _cpus(self, node: int | None) -> Sequence[int]:
-        """Return the processors of a NUMA node that this process may use; all its processors for None."""
+        """Return the processors of a NUMA node that this process may use; for None all its processors."""
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
 
 
 def numa_nodes(host: Host) -> dict[int, tuple[int, ...]]:
-    """Return, by NUMA node, the processors that this process may have; all in node 0 if the kernel has no nodes.
+    """Return the processors that this process may use, by NUMA node; all in node 0 if the kernel has no nodes.
 
-    A control group's limit holds; a process may undo the affinity that taskset, srun or mpirun set.
+    A control group's limit applies. The affinity set by taskset, srun or mpirun does not: a process may undo it.
     """
     # Ask for all processors in a thread: the kernel gives those of the control group.
     got: list[set[int]] = []
@@ -264,7 +266,7 @@ def node_of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
 
 @contextlib.contextmanager
 def bound(cpus: Collection[int]) -> Iterator[None]:
-    """Run all threads of this process on `cpus` meanwhile, those of torch's pool too; then each as before."""
+    """Run all threads of this process on `cpus` within the block, including torch's pool; then restore each."""
     before = {thread: _affinity(thread) for thread in _threads()}
     try:
         os.sched_setaffinity(0, cpus)
@@ -295,13 +297,13 @@ def _bind(thread: int, cpus: Collection[int]) -> None:
         os.sched_setaffinity(thread, cpus)
 
 
-def _named(row: CopyRow, names: Mapping[str, str]) -> CopyRow:
-    """Return `row` with its GPUs called as NVML calls them, as far as `names` holds their identities."""
+def _rename_gpus(row: CopyRow, names: Mapping[str, str]) -> CopyRow:
+    """Return `row` with NVML's names for its GPUs, where `names` has their identities."""
     return replace(row, device=names.get(row.device, row.device), peer=names.get(row.peer, row.peer))
 
 
 def rates(call: Call, nbytes: int, synchronise: Callable[[], None], samples: int = SAMPLES) -> list[float]:
-    """Return GB/s of each sample of `call`, which moves `nbytes`: as many calls as take a moment, and one wait."""
+    """Return GB/s of each sample of `call`, which moves `nbytes`: a batch of calls and one wait per sample."""
     call()
     synchronise()
     first = max(1e-9, _seconds(call, synchronise, 1))
@@ -319,7 +321,7 @@ def _seconds(call: Call, synchronise: Callable[[], None], number: int) -> float:
 
 
 class GpuBuffers(Struct, frozen=True):
-    """What the copies of one GPU work on: two buffers of the device, two pinned ones of the host."""
+    """Buffers for the copies of one GPU: two on the device, two pinned on the host."""
 
     device: torch.device
     there: tuple[torch.Tensor, torch.Tensor]
@@ -327,7 +329,7 @@ class GpuBuffers(Struct, frozen=True):
 
 
 def gpu_buffers(device: torch.device, nbytes: int, cpus: Collection[int]) -> GpuBuffers:
-    """Allocate buffers of `nbytes` each, those of the host beside `cpus`. Raises RuntimeError without memory."""
+    """Allocate buffers of `nbytes` each, the host's near `cpus`. Raises RuntimeError without memory."""
     with bound(cpus):
         here = tuple(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).zero_() for _ in range(2))
     there = tuple(torch.zeros(nbytes, dtype=torch.uint8, device=device) for _ in range(2))
@@ -335,7 +337,7 @@ def gpu_buffers(device: torch.device, nbytes: int, cpus: Collection[int]) -> Gpu
 
 
 def host_copies(buffers: GpuBuffers) -> Iterator[tuple[str, list[float]]]:
-    """Return GB/s of host to device, device to host, and both at once (of each direction), as samples."""
+    """Yield GB/s samples of host to device, device to host, and both at once (per direction)."""
     there, here, device = buffers.there, buffers.here, buffers.device
     nbytes = there[0].numel()
     streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
@@ -360,7 +362,7 @@ def host_copies(buffers: GpuBuffers) -> Iterator[tuple[str, list[float]]]:
 
 
 def peer_copy(device: torch.device, peer: torch.device, nbytes: int) -> list[float]:
-    """Return GB/s from one GPU to another, as samples."""
+    """Return GB/s samples from one GPU to another."""
     mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
     theirs = torch.zeros(nbytes, dtype=torch.uint8, device=peer)
 
@@ -372,9 +374,9 @@ def peer_copy(device: torch.device, peer: torch.device, nbytes: int) -> list[flo
 
 
 def memory_copies(nbytes: int, cpus: Sequence[int], memory_cpus: Collection[int]) -> Iterator[tuple[str, list[float]]]:
-    """Return GB/s of copies within host memory (each byte read and written once), by torch and by memcpy."""
+    """Yield GB/s samples of copies within host memory (each byte read and written once), by torch and by memcpy."""
     with bound(memory_cpus):
-        source, target = _touched(nbytes), _touched(nbytes)
+        source, target = _allocate_touched(nbytes), _allocate_touched(nbytes)
     before, number = torch.get_num_threads(), min(len(cpus), _MOST_THREADS)
     torch.set_num_threads(number)
     try:
@@ -387,10 +389,10 @@ def memory_copies(nbytes: int, cpus: Sequence[int], memory_cpus: Collection[int]
 
 
 def _done() -> None:
-    """Do nothing: a copy of the host is over when it returns."""
+    """Do nothing: a copy of the host is complete when it returns."""
 
 
-def _touched(nbytes: int) -> torch.Tensor:
+def _allocate_touched(nbytes: int) -> torch.Tensor:
     """Allocate memory whose pages this thread writes first."""
     fresh = torch.empty(nbytes, dtype=torch.uint8)
     ctypes.memset(fresh.data_ptr(), 1, nbytes)
@@ -398,7 +400,7 @@ def _touched(nbytes: int) -> torch.Tensor:
 
 
 class _Crew:
-    """Threads that each copy a part by libc's memcpy on demand: ctypes lets them run at the same time."""
+    """Threads that each copy a part with libc's memcpy; ctypes lets them run in parallel."""
 
     def __init__(self, number: int, source: torch.Tensor, target: torch.Tensor) -> None:
         nbytes, part = source.numel(), -(-source.numel() // number)

@@ -1,10 +1,10 @@
-"""The expectations of a run without a file: its machine type, its own links, or for gloo the slowest one.
+"""The expectations of a run without a file: from its machine type, its own links, or for gloo the slowest link.
 
-Nothing is expected of gloo within one node: loopback depends on the processors, and no figures are published. No number
-of a GPU is ever used for gloo. Pairs have an expectation only over NCCL.
+Nothing is expected of gloo within one node: loopback depends on the processors, and no figures are published. A GPU's
+number is never used for gloo. Pairs have an expectation only over NCCL.
 
-A short description of the machine is the run's fingerprint, that of rank 0's node. The run is compared with the site's
-baseline of such machines.
+A short description of rank 0's node is the run's fingerprint. The run is compared with the site's baseline of such
+machines.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from ncclprobe.session.options import Options
 
 
 def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerprint:
-    """Return the fingerprint of a node with these `facts`, as `who` measures on it."""
+    """Return the fingerprint of a node with these `facts`, measured by `who`."""
     machine: dict[str, str] = {}
     firmware, gpus, cpus = learned(facts, Machine), learned(facts, Gpus), learned(facts, Cpus)
     if firmware and (firmware.dmi.product or firmware.instance_type):
@@ -57,7 +57,7 @@ def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerpri
 
 
 def _named_devices(built: NodeTopology) -> dict[str, Any]:
-    """The facts that distinguish topologies. A link that trained narrower is a fault, not another machine."""
+    """Return the facts that distinguish topologies. A link that trained narrower is a fault, not another machine."""
     found = {name: value for name, value in asdict(built).items() if name != "why"}
     for row in (*(found["gpus"] or ()), *(found["nics"] or ())):
         del row["pcie_width"], row["pcie_max_width"]
@@ -68,7 +68,7 @@ _MOST_NAMED = 4
 
 
 def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot) -> None:
-    """Record the machine of the run, and judge it by the baseline at `path`, if one fits.
+    """Record the machine of the run, and judge it by the baseline at `path`, if one matches.
 
     Raises UsageError for a baseline that cannot be read.
     """
@@ -79,8 +79,8 @@ def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot)
 
 
 def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: str, mine: Fingerprint) -> None:
-    """Judge by the baseline in `sites` that is of this machine, or report why none fits: a run without a baseline does
-    not pass.
+    """Judge by the baseline in `sites` for this machine, or report why none matches: a run without one
+    does not pass.
     """
     fits = {name: site for name, site in sites.items() if same_machine(site.print(), mine)}
     nameless = {name: site for name, site in sites.items() if site.fingerprint is None}
@@ -121,7 +121,7 @@ def learn(run: RankContext) -> Expecting:
 def expecting(run: RankContext) -> Expecting:
     """Return the bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
-    Nothing if a file gives the expectations, or if neither collectives nor pairs are measured.
+    Empty if a file gives the expectations, or if neither collectives nor pairs are measured.
     """
     options, identity = run.options, run.identity
     if options.expect or not {"collectives", "pairs"} & {*options.what}:
@@ -139,7 +139,7 @@ def expecting(run: RankContext) -> Expecting:
 
 
 def _expect_nccl(run: RankContext) -> Expecting:
-    """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
+    """Build expectations on rank 0 from each node's own report; return nothing elsewhere."""
     from ncclprobe.expect import expected
 
     options, look = run.options, run.look
@@ -164,7 +164,7 @@ def _expect_nccl(run: RankContext) -> Expecting:
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:
-    """Return one band per operation and printed size that has an expectation."""
+    """Yield one band per operation and printed size that has an expectation."""
     for op in options.ops:
         itemsize = DTYPES[options.dtype]
         printed = dict.fromkeys(OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in options.sizes_for("gloo"))
@@ -175,11 +175,11 @@ def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectat
 
 
 def judgeable(sizes: Sequence[int], bands: Sequence[Band], backend: str) -> tuple[int, ...]:
-    """Return those of `sizes` that `bands` judge, or else the most telling two; and the smallest."""
+    """Return the `sizes` that `bands` judge, or else the two most meaningful; plus the smallest."""
     judged = [band for band in bands if band.op != PAIRS and band.expectation.worst != "unjudged"]
     chosen = {nbytes for nbytes in sizes if any(band.low_bytes <= nbytes <= band.high_bytes for band in judged)}
     return tuple(n for n in sizes if n in (chosen or {USUAL_NBYTES[backend], max(sizes)}) or n == min(sizes))
 
 
 USUAL_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
-"""Bytes of a message that is no longer bound by latency, by backend."""
+"""Message sizes that are no longer latency-bound, by backend."""

@@ -1,9 +1,9 @@
-"""Each rank's report to rank 0 on itself and on disturbances, and what rank 0 records once all have agreed.
+"""Each rank's report to rank 0 about itself and about disturbances, and rank 0's record once all have agreed.
 
 Disturbances of a run: throttled GPUs, processors busy with other work, settings that change what is timed. The settings
 are read on every rank before anything is measured. The rest is read once before and once after, never in between. A
-disturbance explains only so much: a run is not ten times slower because a third of the processors was busy. Each
-therefore has the share of the usual speed that it leaves at least.
+disturbance explains only a limited loss: a run is not ten times slower because a third of the processors was busy. So
+each has a share of the usual speed that remains at least.
 """
 
 import os
@@ -36,18 +36,18 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, RankInfo, RunConfig, gpu_identity, gpu_instance
 
 _NOTABLE = 0.25
-"""The share of a host's processors that other work must have used to be reported."""
+"""Other work must have used this share of a host's processors to be reported."""
 _LEAST_LEFT = 0.25
-"""The share of the speed that a busy host leaves at least: what is slower has another cause."""
+"""A busy host leaves at least this share of the speed: a slower run has another cause."""
 _HOT = 0.05
-"""The share of a run for which heat must have lowered a GPU's clocks to be reported."""
+"""Heat must have lowered a GPU's clocks for this share of a run to be reported."""
 _MOST_XIDS = 3
 _MOST_CHARACTERS = 64
-"""Characters of a setting's value."""
+"""Longest recorded value of a setting."""
 
 
 class Reading(Struct, frozen=True):
-    """Seconds since the host was started, over all its processors, of only this process, and on the wall."""
+    """Seconds since the host booted, over all its processors, of this process, and on the wall."""
 
     total_s: float
     busy_s: float
@@ -56,7 +56,7 @@ class Reading(Struct, frozen=True):
 
 
 def read(host: Host) -> Reading | None:
-    """Read the processors' time now; None if /proc/stat cannot be read."""
+    """Read the processors' time; None if /proc/stat cannot be read."""
     try:
         text = host.ask("read", "/proc/stat")
     except HostError:
@@ -75,7 +75,7 @@ def parse(text: str, own_s: float) -> Reading | None:
 
 
 def processor_disturbance(host: str, before: Reading, after: Reading, own_s: Iterable[float]) -> Disturbance | None:
-    """Return whether other work kept the processors of `host` busy; `own_s` is what its ranks used meanwhile."""
+    """Return whether other work kept the processors of `host` busy; `own_s` is the CPU time of its ranks."""
     total = after.total_s - before.total_s
     if total <= 0:
         return None
@@ -90,19 +90,19 @@ def processor_disturbance(host: str, before: Reading, after: Reading, own_s: Ite
 
 
 class Heat(Struct, frozen=True):
-    """When it was read, in seconds, and for how many seconds heat had lowered the clocks of each GPU until then."""
+    """Time of the reading in seconds, and for how many seconds heat had lowered each GPU's clocks until then."""
 
     at_s: float
     by_gpu: Mapping[int, float]
 
 
 def heat(host: Host) -> Heat:
-    """Read NVML's counters of heat. A GPU cools within a second of its last call, and then names no reason any more."""
+    """Read NVML's heat counters. A GPU cools within a second of its last call, and then reports no reason any more."""
     return Heat(time.monotonic(), heated_s(host))
 
 
 def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Disturbance]:
-    """Return which GPUs of `host` had lowered their clocks between two readings, or have now, as `gpus` say."""
+    """Return which GPUs of `host` lowered their clocks between two readings, or have lowered them now, by `gpus`."""
     told: dict[int, list[str]] = {}
     for gpu in gpus.all if gpus else ():
         throttle = gpu.throttle if isinstance(gpu.throttle, tuple) else ()
@@ -119,9 +119,7 @@ def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Dis
 
 
 def tell_xids(run: RankContext, *, heard: bool) -> None:
-    """Record the errors that NVML reported on each node's GPUs; `heard`: the listener ran from before the first call
-    on.
-    """
+    """Record the errors that NVML reported on each node's GPUs; `heard`: it listened since before the first call."""
     run.set_phase("read the errors that NVML reports")
     found = xids(run.host) if run.look and heard else None
     told = run.exchange.collect(None if isinstance(found, Absent) or found is None else [socket.gethostname(), found])
@@ -129,7 +127,7 @@ def tell_xids(run: RankContext, *, heard: bool) -> None:
 
 
 def xids_behind(host: Host, backend: Backend | None) -> str:
-    """Return in words the errors that NVML reported on this host's GPUs, if a call has failed; empty: none."""
+    """Describe the errors that NVML reported on this host's GPUs after a failed call; empty: none."""
     found = xids(host) if backend == "nccl" else ()
     told = [] if isinstance(found, Absent) else [f"Xid {code} of GPU{gpu}" for gpu, code in dict.fromkeys(found)]
     return f"; NVML reported {first_of(told, _MOST_XIDS)}" if told else ""
@@ -163,7 +161,7 @@ _TORCHS_SWITCHES = {
     "TORCH_DIST_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
     "TORCH_NCCL_DESYNC_DEBUG": "torch writes the beginning and the end of each call to its store",
 }
-"""Read by its getCvarBool (csrc/distributed/c10d/Utils.hpp), only by NCCL's process group."""
+"""Read by torch's getCvarBool (csrc/distributed/c10d/Utils.hpp), only by NCCL's process group."""
 _TRUE = ("y", "yes", "1", "t", "true")
 _EFFECTS = {
     **_TORCHS_SWITCHES,
@@ -179,11 +177,11 @@ _EFFECTS = {
 def falsifying(
     backend: str, variables: Mapping[str, str], host: Host, nccl: tuple[int, int, int] | None = None
 ) -> dict[str, str]:
-    """Return the settings of this process that change what is timed with `backend`, by name, each with its value.
+    """Return this process's settings that change what is timed with `backend`, by name, with their values.
 
-    Those of NCCL may also be set in its configuration files, as its version `nccl` (None: the newest) reads them: the
-    value is then followed by file and line. torch and NCCL take the words in any case (torch
-    csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
+    NCCL's may also be set in its configuration files, as its version `nccl` (None: the newest) reads them: the value is
+    then followed by file and line. torch and NCCL ignore case (torch csrc/distributed/c10d/debug.cpp; NCCL
+    src/debug.cc).
     """
     found = {"TORCH_DISTRIBUTED_DEBUG": variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"}
     settings = Settings()
@@ -202,7 +200,7 @@ def falsifying(
 
 
 def effective_settings(host: Host, environment: Environment, nccl: tuple[int, int, int] | None) -> Settings:
-    """Return NCCL's settings; only the environment if the host's files cannot be read in time."""
+    """Return NCCL's settings; only the environment's if the host's files cannot be read in time."""
     try:
         return settings_of(host, environment, nccl)
     except HostError:
@@ -210,7 +208,7 @@ def effective_settings(host: Host, environment: Environment, nccl: tuple[int, in
 
 
 def _value(name: str, variables: Mapping[str, str], settings: Settings) -> str:
-    """Return the value of a setting, with file and line unless it comes from the environment."""
+    """Return a setting's value, with file and line unless it comes from the environment."""
     if name in variables:
         return variables[name][:_MOST_CHARACTERS]
     setting = settings.effective[name]
@@ -228,7 +226,7 @@ def setting_disturbances(by_rank: Sequence[Mapping[str, str]]) -> list[Disturban
 
 
 def named(ranks: Sequence[int], of: int) -> str:
-    """Name `ranks` out of `of` ranks."""
+    """Describe `ranks` out of `of` ranks."""
     if len(ranks) == of:
         return "every rank"
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {of} ranks, {ranks[0]} first"
@@ -246,7 +244,7 @@ def versions() -> dict[str, str | None]:
 
 
 def usable_gpus() -> int:
-    """Count the GPUs that CUDA shows to this process. torch counts NVML's, but CUDA omits those that MIG splits."""
+    """Count the GPUs that CUDA shows to this process. torch uses NVML's count, but CUDA omits those split by MIG."""
     import torch
 
     count = torch.cuda.device_count()
@@ -256,7 +254,9 @@ def usable_gpus() -> int:
 def rank_info(
     options: Options, hostname: str, host: Host, backend: Backend, device: int, local_ranks: int, note: str = ""
 ) -> RankInfo:
-    """Return the report of this rank, one of `local_ranks` here, on itself, with `backend` and CUDA device `device`."""
+    """Return the report of this rank, one of `local_ranks` here, about itself, with `backend` and CUDA
+    device `device`.
+    """
     import torch
 
     from ncclprobe.probes.buffers import free_bytes
@@ -286,7 +286,7 @@ def rank_info(
 
 
 def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo], config: RunConfig) -> tuple[str, ...]:
-    """Record who measures, once all have met. `kind`: how the ranks were started.
+    """Record the participants, once all have joined. `kind`: how the ranks were started.
 
     Return the settings that differ although ranks must agree on them: the first call may hang because of them.
     """
@@ -315,34 +315,35 @@ def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo]
 
 
 def _is_kept(name: str) -> bool:
-    """Return whether the setting helps to compare the report with a baseline: no path, no host name, none of ours."""
+    """Return whether the setting helps to compare the report with a baseline: not a path, a host name, or ours."""
     return table()[name].type not in ("path", "string") and not name.startswith("TORCH_")
 
 
 def told_settings(backend: Backend, host: Host) -> dict[str, str]:
-    """Return the effective value of each setting of this process that libraries of `backend` read and ranks should
-    share.
+    """Return the effective values of this process's settings that `backend` reads and ranks should share.
 
-    Two ways to write one value are one. Only variables of the table, whose values may be recorded, are included.
+    Two spellings of one value count as one. Only variables of the table, whose values may be recorded, are included.
     """
     nccl = nccl_library.loaded()
     version = nccl.version if nccl else None
     read = effective_settings(host, Environment(os.environ), version)
-    shared = {name: parameter for name, entry in read.effective.items() if (parameter := _shared(name, backend))}
+    shared = {
+        name: parameter for name, entry in read.effective.items() if (parameter := _shared_parameter(name, backend))
+    }
     return {
         name: meaning(read.effective[name], parameter, version)[:_MOST_CHARACTERS] for name, parameter in shared.items()
     }
 
 
-def _shared(name: str, backend: Backend) -> Parameter | None:
-    """Return the variable if it is read with `backend` and may not differ between ranks."""
+def _shared_parameter(name: str, backend: Backend) -> Parameter | None:
+    """Return the variable if `backend` reads it and it must not differ between ranks."""
     parameter = table().get(name)
     ours = name.startswith(FAMILIES) and name not in OWN_BUSINESS and is_read_by(name, Job(backend))
     return parameter if ours and parameter and parameter.is_read else None
 
 
 def differing(infos: Sequence[RankInfo]) -> tuple[DifferingSetting, ...]:
-    """Return the settings that differ between the ranks that reported; a rank that has not set one has its default."""
+    """Return the settings that differ between the ranks that reported; an unset one counts as its default."""
     known = infos[0].versions.get("nccl")
     version = parse_version(known) if known else None
     found = []

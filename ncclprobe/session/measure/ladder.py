@@ -1,8 +1,8 @@
 """Measure the rungs of a ladder (:mod:`ncclprobe.model.training`): a training step and an all_reduce in each.
 
-The groups of a rung work at the same time, and rungs take turns step by step, so that other load on the machine affects
-all of them. The work is the same on every rank and every rung: as many matrix products as take the asked time on the
-usual rank.
+The groups of a rung run at the same time, and rungs take turns step by step, so that other load on the machine affects
+all of them. The work is the same on every rank and every rung: as many matrix products as fill the requested time on
+the usual rank.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,14 +27,14 @@ from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of
 
 STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
-"""Gradients of one step, by backend: of 16 and of 1 million parameters in float32."""
+"""Gradients of one step, by backend: of 16 million and of 1 million parameters in float32."""
 LARGEST = {"nccl": 1 << 30, "gloo": 4 << 20}
-"""Bytes of the all_reduce by itself: with NCCL the size that can be judged, with gloo one that any network carries in
+"""Bytes of the all_reduce by itself: with NCCL a size that can be judged, with gloo one that any network carries in
 time.
 """
 _SHARE = 1 / 8
 _BUFFERS = 6
-"""So many messages must fit: the buffers of the steps of two rungs, and that of the all_reduce."""
+"""This many messages must fit: the buffers of the steps of two rungs, and the all_reduce's."""
 STEPS, _WARM_UPS = 7, 2
 _MOST_WORK_S = 0.1
 _TOKENS = 8192
@@ -60,7 +60,7 @@ def play(run: RankContext) -> bool:
 
 
 class LadderSizes(Struct, frozen=True):
-    """Bytes of a step's gradients, bytes of the all_reduce by itself, and the time limit in seconds of all of it."""
+    """Bytes of a step's gradients, bytes of the all_reduce by itself, and the total time limit in seconds."""
 
     step_bytes: int
     nbytes: int
@@ -71,7 +71,7 @@ _Play = Callable[[StepPlan, Mapping[tuple[str, int], BufferView]], None]
 
 
 class _Part(Struct):
-    """This rank's part in one rung: the ranks of its group, its step, and its all_reduce by itself."""
+    """This rank's part in one rung: the ranks of its group, its step, and its separate all_reduce."""
 
     rung: Rung
     members: tuple[int, ...]
@@ -84,7 +84,7 @@ def climb(
 ) -> tuple[LadderRow, ...]:
     """Measure `rungs` from the lowest on; rank 0 gets the rows. All ranks must call it. Raises ProbeError.
 
-    `timeout_s`: torch's own deadline of the groups that are made here.
+    `timeout_s`: torch's own deadline for the groups that are created here.
     """
     device = torch.device(plan.device)
     bench = Bench(plan, exchange, set_phase, clock_of(device))
@@ -111,7 +111,7 @@ def climb(
 
 
 def _open(bench: Bench, rung: Rung, model: Model, play: _Play, buffer: torch.Tensor, timeout_s: float) -> _Part:
-    """Open this rank's group of `rung`, for `play` to play a step in; its all_reduce by itself uses `buffer`."""
+    """Open this rank's group of `rung`, with `play` for its step; its separate all_reduce uses `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
     items: StepPlan = training.step("ddp", model)
     group = _group(bench, rung, members, timeout_s)
@@ -125,10 +125,10 @@ def _open(bench: Bench, rung: Rung, model: Model, play: _Play, buffer: torch.Ten
 
 
 def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
-    """Open a group; a rank that is by itself opens one as well, if others of the rung are not.
+    """Open a group; a single rank also opens one, if others of the rung are larger.
 
-    torch names a group by its ranks and by how many groups the process has (_hash_ranks_to_str in
-    distributed_c10d.py): ranks with different numbers of groups would wait for each other for ever.
+    torch names a group by its ranks and by how many groups the process has (_hash_ranks_to_str in distributed_c10d.py):
+    ranks with different numbers of groups would wait for each other forever.
     """
     if max(map(len, rung.groups)) < 2:
         return None
@@ -139,7 +139,7 @@ def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -
 
 
 def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:
-    """Return this rank's seconds of each step, by rung: as many as `budget_s` has room for, one at the least."""
+    """Return this rank's seconds of each step, by rung: as many as `budget_s` allows, at least one."""
     took: list[list[float]] = [[] for _ in parts]
     for turn in range(_WARM_UPS):
         for part, each in zip(parts, took, strict=True):
@@ -152,7 +152,7 @@ def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[f
 
 
 def _calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
-    """Return this rank's seconds per all_reduce, batch by batch; none if its group has no other rank."""
+    """Return this rank's seconds per all_reduce, batch by batch; empty if its group has no other rank."""
     if max(map(len, part.rung.groups)) < 2:
         return []
     name = f"ladder, {part.rung.name}, all_reduce"

@@ -1,7 +1,7 @@
-"""NCCL's own log of a run, from an untimed pass: one process per rank, each with a log file of its own.
+"""NCCL's own log of a run, from an untimed pass: one process per rank, each with its own log file.
 
 NCCL reads NCCL_DEBUG once per process, and writing lines costs time, so a measured rank never sets it. The processes
-use a store of their own and make every call of the sweep once.
+use their own store and make every call of the sweep once.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _SECOND = ": they come from a second process, which a GPU in the compute mode EX
 
 
 class Task(Struct, frozen=True):
-    """What one such process does. `calls` are operations with the bytes of each of their calls."""
+    """The task of one such process. `calls` are operations with the sizes of their calls."""
 
     rank: int
     ranks: int
@@ -60,7 +60,7 @@ class Task(Struct, frozen=True):
 def run_pass(
     plan: Any, identity: RankIdentity, exchange: Exchange, deadline_s: float, command: Sequence[str] = ()
 ) -> tuple[tuple[Log, ...], str] | None:
-    """Return the logs of the ranks that wrote one, and a note on the others; on rank 0, otherwise None.
+    """Return the logs of the ranks that wrote one, and a note on the others; None except on rank 0.
 
     Every rank of the run calls this at the same time. `command` runs the task, which is its last argument.
     """
@@ -79,7 +79,7 @@ def run_pass(
 
 
 def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log | None, str]:
-    """Return what NCCL wrote in a process that ran `task`, or None and why.
+    """Return NCCL's log of a process that ran `task`, or None and why.
 
     Its process group is killed at the deadline; what it had written by then counts.
     """
@@ -119,7 +119,7 @@ def _text(path: Path) -> str:
 
 
 def make_calls(task: Task, backend: str) -> None:
-    """In such a process: meet the other processes and make the calls. Raises what torch raises."""
+    """Join the other processes and make the calls. Raises torch's exceptions."""
     wait = timedelta(seconds=task.timeout_s)
     device = torch.device(task.device)
     if device.type == "cuda":
@@ -141,9 +141,9 @@ def make_calls(task: Task, backend: str) -> None:
 
 
 def _room(task: Task, store: dist.Store, device: torch.device) -> int | None:
-    """Return the bytes that tensors may take on the fullest rank's GPU, on every rank; None: no GPU is used.
+    """Return the bytes that tensors may use on the fullest rank's GPU, on every rank; None: no GPU is used.
 
-    The sweep leaves out what does not fit. The rank that is measured holds memory too, so that less may fit here.
+    The sweep leaves out what does not fit. The measured rank holds memory too, so that less may fit here.
     """
     if device.type != "cuda":
         return None
@@ -164,7 +164,7 @@ def _footprint(shape: CallShape) -> int:
 
 
 def begin(task_json: str, backend: str = "nccl") -> None:
-    """Run a task, which is JSON of `Task`; print one line on standard error if torch refuses it."""
+    """Run a task, given as JSON of `Task`; print one line on standard error if torch rejects it."""
     task = Task(**json.loads(task_json))
     try:
         make_calls(task, backend)

@@ -1,4 +1,4 @@
-"""Which transport carried the bytes of a run: by NCCL's own log of an untimed pass, and by the NICs' counters.
+"""The transport that carried the bytes of a run: from NCCL's own log of an untimed pass, and from the NICs' counters.
 
 One rank of each node reads its NICs' counters, once before and once after some calls of each operation.
 """
@@ -36,7 +36,7 @@ from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import RankContext
 
 _CALLS_S = 0.25
-"""Seconds of calls between two readings: long against a barrier, short against the sweep."""
+"""Seconds of calls between two readings: long compared with a barrier, short compared with the sweep."""
 _LONGEST_CALL_S = 2.0
 _MOST_CALLS = 10_000
 _SLOW_COUNTERS_S, _SLOW_DRIVERS = 1.1, ("bnxt_en", "bnx2x", "tg3")
@@ -46,7 +46,7 @@ _IPOIB = "32"
 
 
 class Calls(Struct, frozen=True):
-    """So many calls of `nbytes` (as printed) of one operation."""
+    """A number of calls of `nbytes` (as printed) of one operation."""
 
     op: str
     nbytes: int
@@ -85,7 +85,7 @@ def count_traffic(
 
 
 class TransportDetection:
-    """One rank's part in finding the transports. Every rank makes the same calls in the same order."""
+    """One rank's part in detecting the transports. Every rank makes the same calls in the same order."""
 
     def __init__(self, run: RankContext) -> None:
         self._identity, self._host = run.identity, run.host
@@ -101,7 +101,7 @@ class TransportDetection:
     def before(self, plan: Any, deadline_s: float) -> None:
         """Find gloo's interface, or NCCL's own log, before anything is measured."""
         if self._backend == "gloo":
-            self._own_names = _gloos(self._host)
+            self._own_names = _gloo_interfaces(self._host)
             names = self._exchange.collect(self._own_names)
             if names is not None:
                 self._sockets = _sockets(names, self._hosts)
@@ -117,14 +117,14 @@ class TransportDetection:
             self._logs, self.note = found
 
     def with_transport(self, row: Measurement) -> Measurement:
-        """Return `row` with its transport, as far as it is known."""
+        """Add the transport to `row`, if it is known."""
         self._sizes.setdefault(row.op, []).append((row.nbytes, row.time_us.mean / 1e6))
         if self._backend == "gloo":
             return replace(row, transport=Transport(network=self._sockets))
         return replace(row, transport=transport(row, self._logs))
 
     def count(self, plan: Any) -> tuple[OperationTraffic, ...]:
-        """Count what NICs moved in some calls of each measured operation; on rank 0, nothing elsewhere.
+        """Count the bytes that NICs moved in some calls of each measured operation; rank 0 only.
 
         On one node no byte should leave it, and nothing is counted.
         """
@@ -140,7 +140,7 @@ class TransportDetection:
             counters = self._exchange.collect([before, after])
             if infos and counters:
                 found.append(
-                    operation_traffic(made.op, made.nbytes * made.number, _carried(infos, counters, self._hosts))
+                    operation_traffic(made.op, made.nbytes * made.number, _bytes_by_node(infos, counters, self._hosts))
                 )
         return tuple(found)
 
@@ -165,18 +165,25 @@ class TransportDetection:
         return packed(traffic.read(self._host))
 
     def _rank_info(self) -> dict[str, Any]:
-        """Return the NICs that should carry this rank's bytes (None: not known), and the devices below the node's
-        interfaces, on one rank of each node. With NCCL that rank answers for its node; gloo reads each rank's variable.
+        """Return the NICs that should carry this rank's bytes (None: unknown), and the devices below the node's
+        interfaces.
+
+        The latter only on one rank of each node. With NCCL that rank answers for its node; gloo reads each rank's
+        variable.
         """
         reads = self._identity.local_rank == 0
         names = [name for name in _listed(self._host, NET) if name != "lo"] if reads else []
         return {
-            "expected": self._own_names if self._backend == "gloo" else _nccls(self._node.snapshot()) if reads else [],
+            "expected": self._own_names
+            if self._backend == "gloo"
+            else _nccl_devices(self._node.snapshot())
+            if reads
+            else [],
             "below": {name: under for name in names if (under := _lower_devices(self._host, name))} if reads else None,
         }
 
 
-def _gloos(host: Host) -> list[str] | None:
+def _gloo_interfaces(host: Host) -> list[str] | None:
     """Return gloo's interfaces on this rank: those of GLOO_SOCKET_IFNAME, otherwise that of the host's own name."""
     names = named(os.environ.get("GLOO_SOCKET_IFNAME", ""))
     own = None if names else rank_nics.interface(host, dict(os.environ))
@@ -184,15 +191,15 @@ def _gloos(host: Host) -> list[str] | None:
 
 
 def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
-    """Describe gloo's transport; between ranks of one node the kernel takes loopback for any address."""
+    """Describe gloo's transport; between ranks of one node the kernel uses loopback for any address."""
     if len(set(hosts)) < 2:
         return "gloo tcp lo"
     known = dict.fromkeys(name for each in names if each for name in each)
     return f"gloo tcp {first_of(known, MOST_DEVICES)}" if all(names) else "gloo tcp"
 
 
-def _nccls(snapshot: Snapshot) -> list[str] | None:
-    """Return NCCL's choice: ports of HCAs (for a port without counters its interface too), otherwise interfaces."""
+def _nccl_devices(snapshot: Snapshot) -> list[str] | None:
+    """Return NCCL's choice: HCA ports (for a port without counters its interface too), otherwise interfaces."""
     from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.nccl.selection import choose
 
@@ -234,7 +241,7 @@ def _listed(host: Host, folder: str) -> list[str]:
 
 
 def packed(seen: Traffic) -> dict[str, dict[str, Any]]:
-    """Convert counters to JSON: two numbers each, or why there are none."""
+    """Convert counters to JSON: two numbers each, or the reason why there are none."""
     kinds: tuple[NicKind, ...] = ("ethernet", "rdma")
     return {
         kind: {n: c.why if isinstance(c, Absent) else [c.sent, c.received] for n, c in seen.of(kind).items()}
@@ -251,8 +258,8 @@ def _count(received: Any) -> Count | Absent:
     return Absent(received) if isinstance(received, str) else Count(*received)
 
 
-def _carried(infos: Sequence[Any], counters: Sequence[Any], hosts: Sequence[str]) -> list[Carried]:
-    """Return what each node carried. Two nodes with the same name cannot be distinguished: neither counts."""
+def _bytes_by_node(infos: Sequence[Any], counters: Sequence[Any], hosts: Sequence[str]) -> list[Carried]:
+    """Return what each node carried. Two nodes with the same name are indistinguishable, so neither counts."""
     found: dict[str, list[Carried]] = {}
     for node, info, (before, after) in zip(hosts, infos, counters, strict=True):
         if before is None:

@@ -24,17 +24,17 @@ from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.session.ranks.store import Exchange
 
 LOOK_S = 30.0
-"""A collector that has not answered after so long is absent."""
+"""A collector that has not answered after this many seconds is absent."""
 _MARGIN_S = 5.0
 _RANK_S = 10.0
 MOST_PACKED_BYTES = 4 << 20
-"""Bytes of one node's compressed capture; 30 KiB are usual. A larger one is not sent."""
+"""Limit for one node's compressed capture; 30 KiB are usual. A larger one is not sent."""
 
 
 class NodeSnapshot:
-    """One node's snapshot, collected in a thread, for no longer than `look_s` seconds.
+    """One node's snapshot, collected in a thread, for at most `look_s` seconds.
 
-    `folder`: its capture is written there at once, for a report by another process.
+    `folder`: its capture is written there immediately, for a report by another process.
     """
 
     def __init__(self, node: str, look_s: float = LOOK_S, folder: str | None = None) -> None:
@@ -45,7 +45,7 @@ class NodeSnapshot:
         self._thread = threading.Thread(target=self._look, name="look", daemon=True)
 
     def start(self) -> None:
-        """Start to collect."""
+        """Start collecting."""
         self._thread.start()
 
     def _look(self) -> None:
@@ -56,7 +56,7 @@ class NodeSnapshot:
             write_captures(Path(self._folder), [(self.node, text)])
 
     def snapshot(self, patience_s: float | None = None) -> Snapshot:
-        """Wait for the node's facts and return them; none if it did not answer in time."""
+        """Wait for the node's facts and return them; empty if it did not answer in time."""
         if self._thread.is_alive():
             self._thread.join(self._patience_s if patience_s is None else patience_s)
         found = self._found
@@ -95,7 +95,7 @@ def unpack(packed: Any, node: str) -> str | None:
 
 
 def rank_capture(node: str) -> str:
-    """Make the capture of only one rank: affinity, visible devices, control group."""
+    """Capture only this rank: affinity, visible devices, control group."""
     return dump(heard_by_rank(_collectors(), time.monotonic() + _RANK_S), node)
 
 
@@ -104,7 +104,7 @@ def gather_captures(
 ) -> list[tuple[str, str]] | None:
     """Return the captures of all nodes, on rank 0; None elsewhere. Every rank of the run calls this.
 
-    `look` is None on all but one rank of each node, which report only on themselves; `hosts` are those of all ranks.
+    `look` is None on all but one rank of each node; those report only on themselves. `hosts` are those of all ranks.
     """
     text = look.capture() if look else rank_capture(hostname)
     received = exchange.collect([look is not None, pack(text)])
@@ -112,7 +112,7 @@ def gather_captures(
 
 
 def share_gpus(exchange: Exchange, look: NodeSnapshot | None, hostname: str, hosts: Sequence[str]) -> None:
-    """Let each node's `look` learn of the GPUs that its other ranks see. Every rank of the run calls this.
+    """Add to each node's `look` the GPUs that its other ranks see. Every rank of the run calls this.
 
     `hosts` are those of all ranks, on rank 0.
     """
@@ -124,7 +124,7 @@ def share_gpus(exchange: Exchange, look: NodeSnapshot | None, hostname: str, hos
 
 
 def _captures_for_first_ranks(hosts: Sequence[str], received: Sequence[Any]) -> list[list[list[Any]]]:
-    """Return for each rank that has looked at its node the packed captures of the others there, with their ranks."""
+    """Return for each rank that examined its node the packed captures of the other ranks there, by rank."""
     first = {host: rank for rank, host in reversed([*enumerate(hosts)]) if received[rank][0]}
     values: list[list[list[Any]]] = [[] for _ in hosts]
     for rank, (host, (_, packed)) in enumerate(zip(hosts, received, strict=True)):
@@ -154,7 +154,7 @@ def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[s
 
 
 def replayed_nodes(captures: Sequence[tuple[str, str]], hosts: Iterable[str] = ()) -> list[Snapshot]:
-    """Return the snapshots of nodes from their captures; if one of `hosts` sent none, each of its facts is absent for
+    """Return the snapshots of nodes from their captures; a host that sent none has only absent facts, with
     that reason.
     """
     collectors, told = _collectors(), [node for node, _ in captures]
@@ -164,7 +164,7 @@ def replayed_nodes(captures: Sequence[tuple[str, str]], hosts: Iterable[str] = (
 
 
 def captures_in(folder: Path) -> list[tuple[str, str]]:
-    """Read the captures that rank 0 wrote to `folder`, by node. One that cannot be read is left out."""
+    """Read the captures that rank 0 wrote to `folder`, by node. Unreadable ones are left out."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         if path.name != FILE:
@@ -175,7 +175,7 @@ def captures_in(folder: Path) -> list[tuple[str, str]]:
 
 
 def write_captures(folder: Path, captures: Sequence[tuple[str, str]]) -> list[str]:
-    """Write captures to `folder`, and return why any could not be written: the run goes on."""
+    """Write captures to `folder`, and return why any could not be written: the run continues."""
     whys = []
     for node, text in captures:
         try:

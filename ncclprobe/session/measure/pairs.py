@@ -15,7 +15,7 @@ from ncclprobe.session.watchdog.watchdog import Watchdog
 
 
 def play(run: RankContext) -> bool:
-    """Measure pairs; return whether the group can still be closed in good order. Every rank must call this."""
+    """Measure pairs; return whether the group can still be closed cleanly. Every rank must call this."""
     options, identity, device = run.options, run.identity, torch.device(run.device)
     exchange, recorder, watchdog, backend = run.exchange, run.recorder, run.watchdog, run.config.backend
     asked = options.pair_sizes

@@ -1,4 +1,4 @@
-"""One rank in a run, from meeting the others to the verdict."""
+"""One rank in a run, from joining the others to the verdict."""
 
 import os
 import socket
@@ -50,7 +50,7 @@ def _rank_file(rank: int, host: str) -> RankFile | None:
 
 
 def _began(question: Question) -> float:
-    """Return the time.monotonic() of the run's start: with --nproc, when its parent did."""
+    """Return the time.monotonic() of the run's start; with --nproc, its parent's."""
     parent = os.environ.get(rank_files.STARTED)
     return question.clock if parent is None else float(parent)
 
@@ -61,7 +61,7 @@ def _kind(identity: RankIdentity) -> str:
 
 
 _LEAST_SHARE = 0.2
-"""The share of --timeout that must be left for one of several parts: with less it is skipped."""
+"""One of several parts is skipped if less than this share of --timeout is left."""
 
 
 def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
@@ -79,7 +79,7 @@ def without_all(part: What) -> SkippedRow:
 
 
 class Rank:
-    """This process in a run, which :meth:`run` makes."""
+    """This process in a run, which :meth:`run` performs."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Rank:
         self._watchdog = Watchdog(identity, self._hostname, limits, callbacks)
 
     def run(self) -> NoReturn:
-        """Measure with the others and leave with rank 0's exit code. Raises UsageError, then on every rank."""
+        """Measure with the others and exit with rank 0's exit code. Raises UsageError, then on every rank."""
         if self._recorder:
             self._recorder.open()  # raises now where a path cannot be written
         self._watchdog.start()
@@ -146,7 +146,7 @@ class Rank:
 
     @property
     def _only_copies(self) -> bool:
-        """Return whether nothing goes between ranks, whichever the backend."""
+        """Return whether nothing is sent between ranks, whichever the backend."""
         return self._options.what == ("copies",)
 
     def _show_phase(self, phase: str) -> None:
@@ -232,7 +232,9 @@ class Rank:
         )
 
     def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:
-        """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end is skipped."""
+        """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end in time is
+        skipped.
+        """
         if len(self._options.what) < 2:
             return True
         skipped = too_late(part, self._watchdog.left_s(), self._options.timeout_s)
@@ -288,7 +290,7 @@ class Rank:
         return self._recorder.participants.hosts if self._recorder else (self._hostname,)
 
     def _rank_info(self, torch: Any) -> RankInfo:
-        """Make what this rank sends to rank 0 before anything is measured."""
+        """Build this rank's report to rank 0, before anything is measured."""
         usable = interference.usable_gpus()
         self._device = device_index(self._identity, usable)
         seen = replace(devices(self._host), usable=usable, torch=str(torch.__version__))
@@ -304,7 +306,7 @@ class Rank:
         return info
 
     def _open_group(self, backend: Backend) -> float:
-        """Make the group that is measured; return the seconds that torch took."""
+        """Create the measured group; return the seconds that torch took."""
         import torch
 
         self._watchdog.set_phase("init_process_group")
@@ -318,7 +320,7 @@ class Rank:
         return took_s
 
     def _conclude(self, ending: Ending) -> int:
-        """End the record; if this rank waits for others, with the entry of torch's flight recorder on its call."""
+        """End the record; if this rank waits for others, add torch's flight record of its current call."""
         waits = ending.attendance and all(each.rank for each in ending.attendance.lost)
         record = group.in_flight(self._backend) if waits and self._backend else ""
         if record and self._recorder:
@@ -331,7 +333,7 @@ class Rank:
         return code
 
     def _snapshots(self) -> list[Snapshot]:
-        """Return the nodes whose captures have arrived; before that this node, if its snapshot is complete."""
+        """Return the nodes whose captures have arrived; before that, this node if its snapshot is complete."""
         own = self._look.snapshot(0.0) if self._look and not self._nodes else None
         return [*([own] if own and own.facts else []), *self._nodes]
 

@@ -1,11 +1,11 @@
-"""Which NIC carries each rank's bytes, and which is the slowest link between the nodes of a gloo run.
+"""The NIC that carries each rank's bytes, and the slowest link between the nodes of a gloo run.
 
-What a link carries, its interfaces report, or a TCP stream shows. A virtual interface reports a number that means
-nothing, so there each node streams for a moment to the next ones, over listeners of its own that only this run's token
-opens (:mod:`ncclprobe.cluster.mesh`).
+A link's rate is what its interfaces report, or what a TCP stream shows. A virtual interface reports a meaningless
+number, so there each node streams briefly to the next ones, over its own listeners, which only this run's token opens
+(:mod:`ncclprobe.cluster.mesh`).
 
-A rank's NIC is with NCCL the nearest to its GPU of those that NCCL chooses, with gloo its own
-interface. With NCCL one rank per node inspects the node, and rank 0 assigns a NIC to each rank.
+With NCCL a rank's NIC is the one nearest to its GPU among those that NCCL chooses; with gloo it is its own interface.
+With NCCL one rank per node inspects the node, and rank 0 assigns a NIC to each rank.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 _STREAMS_S = 10.0
-"""For all streams together: each takes a quarter of a second at most, twice, one after the other at each end."""
+"""Limit for all streams together: each takes at most a quarter of a second, twice, one after the other at each end."""
 _ROLE = "default"
 
 
@@ -106,7 +106,7 @@ async def _streams(
 
 
 def _address(own: Interface) -> str | None:
-    """Return the address to reach, IPv4 first."""
+    """Return the address for reaching it, IPv4 first."""
     ordered: Sequence[str] = sorted(
         (each.address for each in own.addresses), key=lambda text: ipaddress.ip_address(text.partition("%")[0]).version
     )
@@ -114,7 +114,7 @@ def _address(own: Interface) -> str | None:
 
 
 def rank_info(backend: Backend, host: Host, gpu: str | None, look: NodeSnapshot | None) -> dict[str, Any]:
-    """Make what a rank with that GPU (its identity) sends to rank 0, as JSON; the rank with the `look` adds its node.
+    """Build a rank's report to rank 0, as JSON: the identity of its GPU; the rank with the `look` adds its node.
 
     With gloo each rank names its own interface, because GLOO_SOCKET_IFNAME may differ between ranks.
     """

@@ -1,5 +1,4 @@
-"""Rank 0's record of a run: samples are appended to the run log and shown as they arrive; one report is made at the
-end.
+"""Rank 0's record of a run: samples go to the run log and are shown as they arrive; the end makes one report.
 
 However the run ends, the log is closed exactly once, by the thread that sees the end first. Under ``--nproc`` the
 parent of the ranks makes the report from the log, and rank 0 only ends the log.
@@ -53,7 +52,7 @@ _VERDICT: Mapping[type, Collection[str]] = {
     LadderRow: ("speedup", "efficiency", "interval", "expectation", "status"),
     CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
 }
-"""Fields of a row that are judged: the log holds none of them."""
+"""Fields of a row that judging fills in; the log does not contain them."""
 _SAMPLES: Mapping[type, str] = {
     Aside: "excluded",
     Fingerprint: "fingerprint",
@@ -68,11 +67,11 @@ _SAMPLES: Mapping[type, str] = {
     StepRow: "step",
     Xids: "xids",
 }
-"""What stands in the log by itself, by the name of its samples."""
+"""Types that are separate samples in the log, and the samples' names."""
 
 
 def log_path(options: Options, folder: str | Path | None) -> Path | None:
-    """Return the path of the run log: in --keep, otherwise in `folder`, in which the parent of the ranks looks for it.
+    """Return the path of the run log: in --keep, otherwise in `folder`, where the ranks' parent looks for it.
 
     None: the log is only in memory.
     """
@@ -81,7 +80,7 @@ def log_path(options: Options, folder: str | Path | None) -> Path | None:
 
 
 def asked(options: Options, backend: str) -> RunRequest:
-    """Return what `options` ask to be measured with `backend`, the first sample of the log."""
+    """Return the request of `options` with `backend`, the first sample of the log."""
     training, collectives = options.training, "collectives" in options.what
     return RunRequest(
         what=options.what,
@@ -101,7 +100,7 @@ def asked(options: Options, backend: str) -> RunRequest:
 
 
 class Recorder:
-    """The samples so far, and the report of them."""
+    """The samples so far, and the report on them."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class Recorder:
         self._log.add("asked", _plain(replace(asked_so_far, sizes=tuple(sizes))))
 
     def take_part(self, participants: Participants) -> None:
-        """Record who measures, as far as it is known by now."""
+        """Record the participants known so far."""
         self.participants = participants
         self._log.add("participants", _plain(participants))
 
@@ -143,26 +142,26 @@ class Recorder:
         self._log.add("rank_settings", _plain(tuple(settings)))
 
     def meet(self) -> None:
-        """Record that all ranks have met."""
+        """Record that all ranks have joined."""
         self._log.add("arrivals", {"expected": self.participants.ranks})
 
     def expect(self, bands: Sequence[Band]) -> None:
-        """Judge rows by `bands` too, if no earlier band does."""
+        """Judge rows by `bands` too, where no earlier band applies."""
         self._expected = Expected((*self._expected.bands, *bands))
         for band in bands:
             self._log.add("expected", _plain(band))
 
     def record(self, *found: Struct) -> None:
-        """Record samples of the kinds that stand in the log by themselves."""
+        """Record samples of the types in _SAMPLES."""
         for each in found:
             self._log.add(_SAMPLES[type(each)], _unjudged(each))
 
     def note(self, text: str) -> None:
-        """Record something that the reader must know."""
+        """Record a note for the reader."""
         self._log.add("note", text)
 
     def add(self, row: Measurement) -> None:
-        """Record a row and show it with its verdict: a kill costs at most the row that is being measured."""
+        """Record a row and show it with its verdict: a kill loses at most the row being measured."""
         with self._lock:
             if self._code is not None:  # closed by another thread: the report is out
                 return
@@ -179,7 +178,7 @@ class Recorder:
         return list(dict.fromkeys((row.op, row.nbytes) for row in slow))[:most]
 
     def add_retest(self, row: Measurement) -> None:
-        """Record a row that was measured again because it had failed, and show it with what it is worth now."""
+        """Record a retest of a failed row, and show its new verdict."""
         with self._lock:
             self._rows = replace(self._rows, retests=(*self._rows.retests, row))
             self._log.add("retest", _unjudged(row))
@@ -198,39 +197,39 @@ class Recorder:
                     self.note(f"{each.what}; do not make this run a baseline; unset it and measure again")
 
     def all_pairs_tried(self) -> None:
-        """Record that no pair is missing but those of ranks that had gone."""
+        """Record that every pair was tried, except those of ranks that were gone."""
         self._log.add("pairs_complete", True)
 
     def lose_files(self, whys: Sequence[str]) -> None:
-        """Say why files that are wanted besides the report could not be written."""
+        """Report why files besides the report could not be written."""
         self._publisher.lose(whys)
 
     def add_traffic(self, rows: Sequence[OperationTraffic]) -> None:
-        """Record what the NICs have counted."""
+        """Record the NICs' counts."""
         self._log.add("nic_traffic", _plain(tuple(rows)))
 
     def add_copies(self, rows: Sequence[CopyRow], expected: ExpectedCopies) -> None:
-        """Record the copies within nodes, if any, and what was `expected` of them."""
+        """Record the copies within nodes, if any, and their expectations."""
         if rows:
             self._log.add("expected_copies", _plain(expected))
             self._log.add("copies", [_unjudged(row) for row in rows])
 
     def expected_GBps(self, nbytes: int) -> float | None:
-        """Return the threshold of a pair of so many bytes; None without an expectation."""
+        """Return the threshold of a pair of this size; None without an expectation."""
         return self._expected.least_pair_GBps(nbytes)
 
     def take_captures(self, captures: Sequence[tuple[str, str]]) -> list[Snapshot]:
-        """Return the snapshots of the nodes that these are of, and record which nodes sent none."""
+        """Return the snapshots of these nodes, and record which nodes sent no capture."""
         if missing := sorted({*self.participants.hosts} - {host for host, _ in captures}):
             self.note(f"not checked: {fold(missing)} sent no capture")
         return replayed_nodes(captures, self.participants.hosts)
 
     def open(self) -> None:
-        """Write a first report, which states that the run was cut short. Raises UsageError if it cannot be written."""
+        """Write a first report, which says that the run was cut short. Raises UsageError if it cannot be written."""
         self._publisher.write(self._report(()))
 
     def keep(self, ending: Ending) -> None:
-        """Record why the run ends if this process is killed now."""
+        """Record the reason for the end in case this process is killed now."""
         with self._lock:
             if self._code is None:
                 self._log.foresee(ending.why)
@@ -276,7 +275,7 @@ class Recorder:
 
 
 def _bare_code(ending: Ending) -> ExitCode:
-    """Return the exit code of rank 0 if another process makes the report."""
+    """Return rank 0's exit code if another process makes the report."""
     if ending.arrivals or ending.attendance:
         return ExitCode.FAIL
     return ExitCode.INCONCLUSIVE if ending.why else ExitCode.OK
@@ -304,7 +303,7 @@ class Publisher:
 
     @property
     def shows_rows(self) -> bool:
-        """Return whether rows are shown as they arrive; the output of `accept` begins with its line to paste."""
+        """Return whether rows are shown as they arrive; the output of `accept` begins with its line for pasting."""
         return not (self._output.quiet or self._output.on_stdout or self._accepts)
 
     def row(self, row: Measurement) -> None:
@@ -317,13 +316,13 @@ class Publisher:
         self._op = row.op
 
     def write(self, report: Report) -> None:
-        """Write the JSON report, if one is wanted. Raises UsageError if it cannot be written."""
+        """Write the JSON report, if requested. Raises UsageError if it cannot be written."""
         path = self._output.files.get("json", "-")
         if path != "-":
             as_json.write(report, path)
 
     def publish(self, report: Report) -> int:
-        """Write `report` wherever it is wanted, then show it; returns the exit code."""
+        """Write `report` to every requested destination, then show it; return the exit code."""
         code = delivery.deliver(report, self._output, measured=not self.shows_rows, shown=self._shown)
         if self._fleet:
             left_s = signals.began() + self._timeout_s - time.monotonic()
@@ -331,7 +330,7 @@ class Publisher:
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 
     def lose(self, whys: Sequence[str]) -> None:
-        """Say why files that are wanted besides the report could not be written."""
+        """Report why files besides the report could not be written."""
         for why in whys:
             self._lost = True
             delivery.complain(why)

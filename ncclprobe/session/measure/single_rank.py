@@ -1,4 +1,4 @@
-"""What one process does without a store or other ranks: only a look at the node."""
+"""A run of one process without a store or other ranks: it only examines the node."""
 
 import socket
 import time
@@ -16,10 +16,10 @@ from ncclprobe.session.ranks.identity import Backend
 
 
 def look(options: Options, question: Question, kind: str, why: str, backend: Backend) -> int:
-    """Judge this node by examining only it, report, and return the exit code.
+    """Judge this node without measuring, report, and return the exit code.
 
-    `why`: the reason that some of the requested parts cannot be measured; empty: none were requested. Raises UsageError
-    if a file of the report cannot be written.
+    `why`: why some of the requested parts cannot be measured; empty: none were requested. Raises UsageError if a file
+    of the report cannot be written.
     """
     name = socket.gethostname()
     node = NodeSnapshot(name, max(0.0, question.clock + look_s(options.timeout_s) - time.monotonic()))

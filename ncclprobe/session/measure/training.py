@@ -12,7 +12,7 @@ from ncclprobe.session.measure.context import RankContext
 
 
 def play(run: RankContext) -> bool:
-    """Measure the requested parts over the default group, on every rank; the size of groups is the plan's last.
+    """Measure the requested parts over the default group, on every rank; groups use the plan's last size.
 
     Raises UsageError on every rank, ProbeError if a step fails.
     """
@@ -29,7 +29,7 @@ def play(run: RankContext) -> bool:
 
 
 def room_of(plan: Plan, host: Host, exchange: Exchange) -> int | None:
-    """Return the bytes that the fullest rank may allocate, on every rank; None: not known. Every rank must call it."""
+    """Return the bytes that the fullest rank may allocate, on every rank; None: unknown. Every rank must call it."""
     free = free_bytes(torch.device(plan.device), host)
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     received = exchange.collect(None if free is None else free // sharing)

@@ -1,1 +1,1 @@
-"""The ranks of a run: how they start, identify themselves, agree, exchange values and end."""
+"""The ranks of a run: how they start, identify themselves, agree, exchange values and exit."""

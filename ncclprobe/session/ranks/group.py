@@ -1,4 +1,4 @@
-"""The process group that is measured: open it with a deadline, wait in a barrier, examine and abort it."""
+"""The measured process group: open it with a deadline, wait in a barrier, examine and abort it."""
 
 import contextlib
 import re
@@ -19,14 +19,15 @@ _DUMPS: dict[Backend, tuple[str, ...]] = {
     "nccl": ("_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"),
     "gloo": ("_dump_fr_trace_json",),
 }
-"""torch's functions, in the order of asking: NCCL's calls have a recorder of their own, written as JSON since 2.5 and
-before that as a pickle; what gloo and other backends do is in a general one, since 2.8."""
+"""torch's dump functions, in order of preference: NCCL's calls have their own recorder, written as JSON since 2.5 and
+before that as a pickle; gloo and other backends are in a general one, since 2.8.
+"""
 _SEQ = ("collective_seq_id", "p2p_seq_id")
 ABORT_S = 2.0
-"""For NCCL to abort its communicator, or the flight recorder to answer. The process ends all the same."""
+"""How long NCCL may take to abort its communicator, or the flight recorder to answer. The process exits in any case."""
 
 _FULL_BYTES = 1 << 30
-"""With less than this free, it was for want of memory that an allocation of NCCL failed: all its buffers take less."""
+"""If less than this is free, NCCL's allocation failed for lack of memory: all its buffers need less."""
 
 
 class MissedBarrier(ProbeError):
@@ -38,7 +39,7 @@ class MissedBarrier(ProbeError):
 
 
 def open_group(identity: RankIdentity, backend: Backend, timeout_s: float) -> float:
-    """Make torch's default group, over a connection of its own; return the seconds that torch took."""
+    """Create torch's default group, over its own connection; return the seconds that torch took."""
     import torch.distributed as dist
 
     store = connect(identity, serve=False, timeout_s=timeout_s)
@@ -68,9 +69,9 @@ def barrier(backend: Backend, timeout_s: float) -> None:
 
 
 def in_flight(backend: Backend) -> str:
-    """Return the entry of torch's flight recorder on the call that this process is in; empty if it has none.
+    """Return torch's flight record of the call that this process is in; empty if there is none.
 
-    The recorder has a lock of its own, so wait for it only a moment.
+    The recorder has its own lock, so this waits only briefly.
     """
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(_recorded(backend)), daemon=True)
@@ -92,7 +93,7 @@ def _recorded(backend: Backend) -> str:
 def stuck(record: Mapping[str, Any]) -> str:
     """Describe the stuck call of a flight recorder's dump: the first that was made after the last that ended.
 
-    Calls behind it are queued. Before it, torch leaves the parts of a batch of sends open for ever.
+    Calls after it are queued. Before it, torch leaves the parts of a batch of sends open forever.
     """
     entries = record.get("entries", ())
     over = [number for number, entry in enumerate(entries) if entry.get("retired") or entry.get("state") == "completed"]
@@ -107,7 +108,7 @@ def stuck(record: Mapping[str, Any]) -> str:
 
 
 def why(error: BaseException, backend: Backend | None, device: int) -> str:
-    """Return the text of `error` and, if NCCL did not get memory, how much GPU `device` has free."""
+    """Return the text of `error` and, if NCCL ran out of memory, how much GPU `device` has free."""
     text = reason(error)
     of_nccl = any(sign in text for sign in NCCL_NO_MEMORY)
     if backend != "nccl" or "are free" in text or not (of_nccl or OUT_OF_MEMORY in text):
@@ -123,10 +124,10 @@ def why(error: BaseException, backend: Backend | None, device: int) -> str:
 
 
 def aborter() -> Callable[[], object] | None:
-    """Return torch's way to abort the communicators of NCCL's default group; None: it has none.
+    """Return torch's function for aborting the communicators of NCCL's default group; None: it has none.
 
-    The group's own method is of 2025. Until then its backend has one, and in 2.4, which has no method of that name, its
-    shutdown aborts.
+    The group's own method appeared in 2025. Until then its backend has one, and in 2.4, which has no method of that
+    name, its shutdown aborts.
     """
     import torch
     import torch.distributed as dist
@@ -142,7 +143,7 @@ def aborter() -> Callable[[], object] | None:
 def abort(backend: Backend) -> None:
     """Abort NCCL's communicator, so that a stuck kernel keeps no process.
 
-    Only NCCL can (see torch's _abort_process_group). The abort itself may hang, so wait only a moment.
+    Only NCCL can (see torch's _abort_process_group). The abort itself may hang, so this waits only briefly.
     """
     if backend != "nccl":
         return

@@ -41,7 +41,7 @@ class RankIdentity(Struct, frozen=True):
 
 
 def identify(launch: Launch, variables: Mapping[str, str]) -> RankIdentity | None:
-    """Read from the launcher's variables which rank this process is; None: no launcher, hence one rank.
+    """Read this process's rank from the launcher's variables; None: no launcher, hence one rank.
 
     Raises UsageError naming the variable that is missing or contradictory.
     """
@@ -89,8 +89,8 @@ class Devices(Struct, frozen=True):
     def shown(self) -> int:
         """Count the GPUs that CUDA shows to this process, as far as that is known without torch.
 
-        CUDA reads the list up to the first entry that it does not know (CUDA programming guide, environment variables).
-        /dev does not show which UUIDs exist.
+        CUDA reads the list up to the first unknown entry (CUDA programming guide, environment variables). /dev does not
+        show which UUIDs exist.
         """
         allowed = self.nodes - self.denied
         if self.usable is not None or self.listed is None:
@@ -104,9 +104,9 @@ class Devices(Struct, frozen=True):
 
 
 def devices(host: Host) -> Devices:
-    """Count the NVIDIA devices of this node in /dev, without asking the driver.
+    """Count the NVIDIA devices of this node in /dev, without contacting the driver.
 
-    A control group leaves the files of GPUs that are not this process's own there, and refuses to open them.
+    A control group keeps the files of other processes' GPUs visible, but refuses to open them.
     """
     try:
         names = json.loads(host.ask("list", "/dev"))
@@ -164,8 +164,7 @@ def device_index(identity: RankIdentity, usable: int) -> int:
 
 
 def gpu_identity(number: int) -> str:
-    """Return the PCI address of the GPU that is `number` to CUDA in this process, or its UUID if torch lacks the
-    address.
+    """Return the PCI address of CUDA device `number` in this process, or its UUID if torch lacks the address.
 
     CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, control groups and MIG change CUDA's numbers but not these, and
     `Gpus.names` uses them to find NVML's name of the GPU.
@@ -177,7 +176,7 @@ def gpu_identity(number: int) -> str:
 
 
 def gpu_instance(number: int) -> str:
-    """Return the UUID of the instance that MIG makes of GPU `number` to CUDA; empty: it is whole, or torch lacks it."""
+    """Return the UUID of the MIG instance that is CUDA device `number`; empty: a whole GPU, or torch lacks it."""
     import torch
 
     properties = torch.cuda.get_device_properties(number)
@@ -185,7 +184,7 @@ def gpu_instance(number: int) -> str:
 
 
 def _driver_identity(number: int) -> str:
-    """Return the same by the driver's library, which torch has loaded: torch 2.4 reports neither address nor UUID."""
+    """Return the same from the driver's library, which torch has loaded: torch 2.4 reports neither address nor UUID."""
     import ctypes
 
     address, device = ctypes.create_string_buffer(32), ctypes.c_int()
@@ -199,22 +198,22 @@ def _driver_identity(number: int) -> str:
 
 
 def pci_address(properties: Any) -> str:
-    """Return the PCI address of a GPU; empty before torch 2.7, which brings it."""
+    """Return the PCI address of a GPU; empty before torch 2.7, which introduced it."""
     if not hasattr(properties, "pci_bus_id"):
         return ""
     return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 class RankInfo(Struct, frozen=True):
-    """The report of one rank on itself.
+    """The report of one rank about itself.
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none),
-    `backend` the one it would measure with, and `note` what the reader must know of that; without a `backend`, `error`
-    is the reason. `falsifying` are environment variables that change what is timed. `host_id` is NCCL_HOSTID, which
-    NCCL uses to distinguish nodes; empty: not set. `usable` counts the GPUs that CUDA shows to it, `pid` is its
+    `backend` the one it would measure with, and `note` what the reader must know about that; without a `backend`,
+    `error` is the reason. `falsifying` are environment variables that change what is timed. `host_id` is NCCL_HOSTID,
+    which NCCL uses to distinguish nodes; empty: not set. `usable` counts the GPUs that CUDA shows to it, `pid` is its
     process, `settings` the effective value of each variable that its libraries read and ranks should share.
-    `other_nccl` names an NCCL other than the one that torch was compiled with. `instance` is the UUID of the part of
-    its GPU that MIG makes and CUDA shows; empty: all of it.
+    `other_nccl` names an NCCL other than the one that torch was compiled with. `instance` is the UUID of the MIG
+    instance that CUDA shows; empty: the whole GPU.
     """
 
     host: str
@@ -234,16 +233,17 @@ class RankInfo(Struct, frozen=True):
 
     @property
     def device(self) -> tuple[str, str, str]:
-        """Return the key that NCCL uses to distinguish GPUs of a node: since 2.30 the UUID, so that instances of one
-        GPU are several (src/init.cc:1054), before that the address.
+        """Return NCCL's key for a GPU of a node.
+
+        Since 2.30 it is the UUID, so that instances of one GPU are several (src/init.cc:1054), before that the address.
         """
         release = tuple(int(part) for part in (self.versions.get("nccl") or "0").split(".")[:2] if part.isdecimal())
         return (self.host_id or self.host, self.gpu or "", self.instance if release >= _BY_UUID else "")
 
 
 class RunConfig(Struct, frozen=True):
-    """Rank 0's decision for all ranks. With an `error` no rank measures. `apart`: ranks of a node may see only GPUs of
-    their own.
+    """Rank 0's decision for all ranks. With an `error` no rank measures. `apart`: each rank may see only
+    its own GPUs.
     """
 
     backend: Backend
@@ -254,8 +254,9 @@ class RunConfig(Struct, frozen=True):
 
 
 def agree_on(infos: Sequence[RankInfo], nnodes: int) -> RunConfig:
-    """Decide what the ranks that sent `infos`, in the order of ranks, measure. `nnodes` is the launcher's count of
-    nodes: containers on several nodes may share one host name.
+    """Decide what the ranks that sent `infos`, ordered by rank, measure.
+
+    `nnodes` is the launcher's count of nodes: containers on several nodes may share one host name.
     """
     first = infos[0]
     error = next((info.error for info in infos if info.error), "") or _disagreement(infos)
@@ -286,8 +287,9 @@ def _disagreement(infos: Sequence[RankInfo]) -> str:
 
 
 def _shared_gpu(infos: Sequence[RankInfo]) -> str:
-    """Report which ranks share a GPU: NCCL allows it if NCCL_HOSTID makes nodes of them (src/init.cc); otherwise
-    empty.
+    """Report which ranks share a GPU; otherwise empty.
+
+    NCCL allows it if NCCL_HOSTID makes them different nodes (src/init.cc).
     """
     seen = dict[str, int]()
     for rank, info in enumerate(infos):

@@ -1,8 +1,8 @@
-"""``--nproc N`` of a measuring command: start N ranks on this node, show their report, and end with its code.
+"""``--nproc N`` of a measuring command: start N ranks on this node, show their report, and exit with its code.
 
-This process imports no torch, keeps the deadline, passes signals on, and has the last word; the ranks lead sessions of
-their own. Rank 0 writes the run log, and this process makes the report from it. If rank 0 could not end the log, or a
-rank ended badly after that, the log is completed from the files of the ranks.
+This process does not import torch, keeps the deadline, forwards signals, and has the last word; the ranks lead their
+own sessions. Rank 0 writes the run log, and this process makes the report from it. If rank 0 could not end the log, or
+a rank failed after that, the log is completed from the files of the ranks.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ _AFTER_REPORT_S = 4.0  # after rank 0's report, or after a rank wrote why it lef
 _AFTER_SIGNAL_S = 12.0  # after a signal: time for rank 0 to find the missing ranks and to report
 _NOT_IMPORTED = "torch cannot be imported here"
 _BY_SIGNAL = {code for number in ENDING for code in (-number, 128 + number)}
-"""Exit codes of a rank that such a signal ended: before Python had started, and after."""
+"""Exit codes of a rank killed by such a signal: before Python had started, and after."""
 
 
 class RanksEnd(Struct, frozen=True):
-    """How the ranks ended: the codes of those that ended badly first, below 0 for a signal, and what this process got.
+    """How the ranks exited: failing codes first, below 0 for a signal, and the signal that this process received.
 
-    `late`: not all had ended at the deadline.
+    `late`: some were still running at the deadline.
     """
 
     codes: Mapping[int, int] = {}
@@ -57,11 +57,11 @@ class RanksEnd(Struct, frozen=True):
 
 
 def launch(nproc: int, options: Options, question: Question, refused: Callable[[str], int] | None = None) -> int:
-    """Run the command with `options` on `nproc` ranks and return the exit code of the whole.
+    """Run the command with `options` on `nproc` ranks and return the overall exit code.
 
-    `refused` is called if the ranks could not begin, as without a torch that fits this node, and have printed the
-    reason on standard error; it is given that reason and returns the exit code. Raises UsageError if no folder can be
-    made for the files of the ranks, or a rank cannot be started.
+    `refused` is called if the ranks could not begin, such as without a torch that fits this node, and have printed the
+    reason on standard error; it takes that reason and returns the exit code. Raises UsageError if no folder can be
+    created for the files of the ranks, or a rank cannot be started.
     """
     if find_spec("torch") is None:
         error = UsageError(NO_TORCH)
@@ -82,7 +82,7 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
 
 
 def _refusal(folder: Path, log: Path) -> str:
-    """Return why ranks that ended with wrong usage could not begin; empty: they had begun, or did not say."""
+    """Return why ranks that exited with wrong usage could not begin; empty: they had begun, or gave no reason."""
     if rank_files.read_state(folder, 0, "").phase == rank_files.IMPORTING:
         return _NOT_IMPORTED
     return RunLog.read(log).foreseen if log.exists() else ""
@@ -102,9 +102,10 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
 
 @contextlib.contextmanager
 def held_port() -> Iterator[int]:
-    """Hold a free port for rank 0's store, which listens there seconds later: the kernel gives it to no other process.
+    """Reserve a free port for rank 0's store, which listens on it seconds later.
 
-    Sockets that set SO_REUSEADDR, as torch's does, may be bound to one port as long as none listens yet (socket(7)).
+    The kernel gives it to no other process. Sockets that set SO_REUSEADDR, as torch's does, may be bound to one port as
+    long as none listens yet (socket(7)).
     """
     both = socket.has_dualstack_ipv6()
     with socket.socket(socket.AF_INET6 if both else socket.AF_INET) as held:
@@ -116,7 +117,7 @@ def held_port() -> Iterator[int]:
 
 
 def _variables(nproc: int, port: int) -> dict[str, str]:
-    """Return what all `nproc` ranks are started with: the variables of torchrun, but for its own store."""
+    """Return the common environment of `nproc` ranks: torchrun's variables, except those of its own store."""
     sizes = {"WORLD_SIZE": nproc, "LOCAL_WORLD_SIZE": nproc, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
     place = {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": port}
     named = {"TORCHELASTIC_RUN_ID": uuid.uuid4().hex, "TORCHELASTIC_USE_AGENT_STORE": "False"}
@@ -135,7 +136,7 @@ def _start(rank: int, job: Mapping[str, str], options: Options) -> "subprocess.P
 def publish_outputs(
     options: Options, question: Question, nproc: int, end: RanksEnd, folder: Path, log: Path, waiting: Waiting
 ) -> int:
-    """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code.
+    """Publish the report of a finished run, once `waiting` has cleared its line; return the exit code.
 
     Raises Interrupted if a signal came before anything was measured, and nothing fails.
     """
@@ -160,7 +161,7 @@ def publish_outputs(
 
 
 def _folder() -> scratch.Scratch:
-    """Make a folder for the files of the ranks, which a later run removes if this process is killed."""
+    """Create a folder for the files of the ranks, which a later run removes if this process is killed."""
     try:
         return scratch.make()
     except OSError as error:
@@ -186,7 +187,7 @@ def complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: Ranks
 
 
 def resumed(log: Path, request: RunRequest, nproc: int, host: str) -> RunLog:
-    """Return the run log that rank 0 has written; if none, one that states what was requested."""
+    """Return the run log that rank 0 has written; if there is none, a new one with the request."""
     if log.exists():
         return RunLog.resume(log)
     record = RunLog()
@@ -196,7 +197,7 @@ def resumed(log: Path, request: RunRequest, nproc: int, host: str) -> RunLog:
 
 
 def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, log_ended: bool) -> tuple[LostRank, ...]:
-    """Return the ranks that ended badly by `codes`; otherwise rank 0, if its log has no end and others know why."""
+    """Return the ranks that failed by `codes`; otherwise rank 0, if its log has no end and others know why."""
     left = {rank: state for rank, state in states.items() if state.exit_reason and state.exit_code == ExitCode.FAIL}
     reasons = [f"rank {rank} left: {state.exit_reason}" for rank, state in left.items()]
     whys = {
@@ -210,7 +211,7 @@ def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, lo
 
 
 def _signalled_alone(states: Mapping[int, RankState], end: RanksEnd) -> tuple[int, ...]:
-    """Return the rank that ended first, if by a signal to only that rank: this process had none."""
+    """Return the rank that exited first, if by a signal to only that rank: this process received none."""
     first = next(iter(end.codes), None)
     if first is None or end.signal:
         return ()
@@ -218,7 +219,7 @@ def _signalled_alone(states: Mapping[int, RankState], end: RanksEnd) -> tuple[in
 
 
 def unexpected_exits(codes: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the ranks that ended neither with a verdict nor by a signal that is passed on to all."""
+    """Return the ranks that exited neither with a verdict nor by a forwarded signal."""
     verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
     return tuple(sorted(rank for rank, code in codes.items() if code not in (*verdicts, *_BY_SIGNAL)))
 
@@ -232,7 +233,7 @@ def _exit_text(code: int, received: str) -> str:
 
 
 def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
-    """Explain why rank 0 did not end its log, if no rank can be blamed for it."""
+    """Explain why rank 0 did not end its log, if no rank can be blamed."""
     phase = rank_files.read_state(folder, 0, host).phase
     begun = phase not in (rank_files.START, rank_files.IMPORTING)
     where = f"while rank 0 was in phase {phase!r}" if begun else "before rank 0 had imported torch"
@@ -247,13 +248,11 @@ def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
 def _wait_for(
     ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path, log: Path, deadline: float, waiting: Waiting
 ) -> RanksEnd:
-    """Wait for `ranks` and pass signals on to them; if one ends badly, end the others. Kill the rest in the end.
+    """Wait for `ranks` and forward signals to them; if one fails, end the others. Finally kill the rest.
 
-    `waiting` is shown until rank 0 has imported torch, and shows how far it is by itself; then again after its last
-    message.
-
-    Rank 0 ends the log when the run is over, and a rank that has lost rank 0 writes why it left. After that, a rank
-    that is stopped would keep the others for another half minute, so the wait is cut short.
+    `waiting` is shown until rank 0 has imported torch, and shows its progress by itself; then again after its last
+    message. Rank 0 ends the log when the run is over, and a rank that has lost rank 0 writes why it exited. After that,
+    a stopped rank would keep the others for another half minute, so the wait is cut short.
     """
     received: list[int] = []
     taken = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]

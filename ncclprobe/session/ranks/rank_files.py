@@ -1,10 +1,10 @@
-"""What ranks leave behind for the process that started them.
+"""Files that ranks leave for the process that started them.
 
-For ``--nproc``, in a folder that outlives them: ``rank.N`` is the phase that rank N is in or ended in, and why it left;
+For ``--nproc``, in a folder that outlives them: ``rank.N`` is the current or last phase of rank N, and why it exited;
 ``run.jsonl`` is rank 0's run log, the other ``.jsonl`` files are the nodes' captures.
 
-For torchrun, which prints a traceback for every exit code but 0 below our report, what the code means: the last words
-of that traceback are those of the file that torchrun has each rank write for it
+For torchrun, which prints a traceback for every exit code but 0 below our report, the meaning of the code: that
+traceback ends with the file that torchrun makes each rank write for it
 (torch/distributed/elastic/multiprocessing/errors/error_handler.py, record_exception).
 """
 
@@ -21,17 +21,17 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
-"""The variable that names the folder to the ranks."""
+"""The variable that passes the folder to the ranks."""
 STARTED = "NCCLPROBE_STARTED"
 """The variable with the time of the command's start: --timeout counts from then.
 
-It holds a time.monotonic(), one clock of all processes of a host, which no correction of its date moves.
+It holds a time.monotonic(), which is the same for all processes of a host and unaffected by clock corrections.
 """
 
 START = "start"
-"""The phase of a rank that has entered no other yet."""
+"""The phase of a rank that has not entered any other yet."""
 IMPORTING = "import torch"
-"""The last phase for which the process that started the ranks still shows how far they are."""
+"""The last phase during which the parent of the ranks still shows their progress."""
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it
 _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for each
@@ -39,10 +39,10 @@ _GENERATIONS = 5
 
 
 class RankState(Struct, frozen=True):
-    """`phase` of a rank, now or when it ended.
+    """The current or last `phase` of a rank.
 
-    `exit_reason` is set if it left because of another rank, with the `exit_code` that tells apart a rank known to
-    be lost (4) and a timeout (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that it received.
+    `exit_reason` is set if it exited because of another rank, with the `exit_code` that distinguishes a rank known to
+    be lost (4) from a timeout (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that it received.
     """
 
     rank: int
@@ -62,11 +62,11 @@ class RankFile:
         self._write(self._trace)
 
     def set_phase(self, phase: str) -> None:
-        """Write that this rank is in `phase` from now on."""
+        """Write this rank's new phase."""
         self._write(replace(self._trace, phase=phase[:_MOST_CHARACTERS]))
 
     def leave(self, why: str, code: int) -> None:
-        """Write why this rank leaves, and the exit code."""
+        """Write why this rank exits, and the exit code."""
         self._write(replace(self._trace, exit_reason=why[:_MOST_CHARACTERS], exit_code=int(code)))
 
     def signalled(self, name: str) -> None:
@@ -80,7 +80,7 @@ class RankFile:
 
 
 def read_state(folder: Path, rank: int, host: str) -> RankState:
-    """Read the state of `rank`; without a readable file it is that of a rank of `host` that has just started."""
+    """Read the state of `rank`; without a readable file, that of a rank on `host` that has just started."""
     try:
         return RankState(**json.loads((folder / f"rank.{rank}").read_text()))
     except (OSError, ValueError):
@@ -88,9 +88,10 @@ def read_state(folder: Path, rank: int, host: str) -> RankState:
 
 
 def end_processes_of(folder: str) -> None:
-    """Kill every process that was started to work in `folder`, by its environment: it outlives its parents.
+    """Kill every process that was started to work in `folder`, identified by its environment.
 
-    Again, until none is found: one that is being killed may just have started another.
+    Such processes may outlive their parents. This repeats until none is found: one that is being killed may just have
+    started another.
     """
     mark = f"{FOLDER}={folder}\0".encode()
     for _ in range(_GENERATIONS):
@@ -104,7 +105,9 @@ def end_processes_of(folder: str) -> None:
 
 
 def environment(path: Path) -> dict[str, str]:
-    """Read the command line of a process; empty if it may not be read, or the process has ended: a zombie has none."""
+    """Read the environment of a process; empty if that is not permitted or the process has exited (a
+    zombie has none).
+    """
     pairs = (each.partition("=") for each in _environment(path).decode(errors="replace").split("\0"))
     return {name: value for name, _, value in pairs}
 
@@ -128,8 +131,8 @@ _MEANINGS = {
 def explain_exit(code: int, variables: Mapping[str, str] = os.environ, *, fail_on: str = "fail") -> None:
     """Print on standard error what torchrun's ``exitcode: CODE`` will mean: once per node, because each has an agent.
 
-    Every rank also reports it to torchrun, which ends its traceback with the first report. Nothing is done for 0,
-    for another launcher, or if our own --nproc has started the ranks.
+    Every rank also reports it to torchrun, which ends its traceback with the first report. Does nothing for 0, for
+    another launcher, or if our own --nproc has started the ranks.
     """
     meaning = explanation(code, variables, fail_on=fail_on)
     if not meaning:
@@ -146,7 +149,7 @@ def explain_exit(code: int, variables: Mapping[str, str] = os.environ, *, fail_o
 
 
 def explanation(code: int, variables: Mapping[str, str], *, fail_on: str = "fail") -> str:
-    """Return what the exit code means; empty: there is nothing to explain to torchrun."""
+    """Return what the exit code means; empty: torchrun needs no explanation."""
     if not variables.get("TORCHELASTIC_RUN_ID") or FOLDER in variables or code not in _MEANINGS:
         return ""
     meaning = _MEANINGS[ExitCode(code)]

@@ -1,7 +1,7 @@
-"""The job's own store, and how the ranks exchange their results through it: never over the measured group.
+"""The job's own store, over which the ranks exchange their results: never over the measured group.
 
-The store is torch's rendezvous, as in any torch job: under torchrun the agent's (we are a client only), otherwise
-rank 0 serves it on MASTER_PORT. All our keys have one prefix, and values are JSON.
+The store is torch's rendezvous, as in any torch job: under torchrun the agent's (we are only a client), otherwise rank
+0 serves it on MASTER_PORT. All our keys have one prefix, and values are JSON.
 """
 
 import json
@@ -21,7 +21,7 @@ _RESOLVE_S = 0.5
 
 
 class Store(Protocol):
-    """The methods of torch's TCPStore that are used."""
+    """The methods of torch's TCPStore in use."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -45,10 +45,10 @@ def resolve(identity: RankIdentity) -> None:
 
 
 def connect(identity: RankIdentity, *, serve: bool, timeout_s: float) -> Any:
-    """Connect to the job's store; with `serve`, host it as well. Each thread needs a connection of its own.
+    """Connect to the job's store; with `serve`, host it as well. Each thread needs its own connection.
 
-    Raises UsageError if the port is taken, ProbeError if the store does not answer within `timeout_s`. A server
-    that is stopped can block for longer: the watchdog's signal thread, which uses no store, ends the process then.
+    Raises UsageError if the port is taken, ProbeError if the store does not answer within `timeout_s`. A stopped server
+    can block for longer: the watchdog's signal thread, which uses no store, ends the process then.
     """
     from torch.distributed import TCPStore
 
@@ -69,21 +69,22 @@ def connect(identity: RankIdentity, *, serve: bool, timeout_s: float) -> Any:
 
 
 def free_port() -> int:
-    """Return a port of this host that was free a moment ago."""
+    """Return a port of this host that was just free."""
     with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def key(identity: RankIdentity, name: str) -> str:
-    """Return the store key for `name`: under our own prefix, with one prefix per attempt of torchrun."""
+    """Return the store key for `name`: our prefix, and one prefix per attempt of torchrun."""
     return f"ncclprobe/{identity.attempt}/{name}"
 
 
 class Exchange:
-    """The ranks' values to rank 0, and rank 0's decisions to all, over the store: never over the measured group.
+    """Values from the ranks to rank 0, and decisions of rank 0 to all, over the store: never over the measured group.
 
-    Each wait has `deadline_s` and names the ranks that did not answer. Every rank must make the same calls in order.
-    Rank 0 may go on without some ranks: it waits for no `excluded` one again, and ignores what that still sends.
+    Each wait takes at most `deadline_s` and names the ranks that did not answer. Every rank must make the same calls in
+    order. Rank 0 may continue without some ranks: it does not wait for `excluded` ones again, and ignores what they
+    still send.
     """
 
     def __init__(self, store: Store, identity: RankIdentity, deadline_s: float) -> None:
@@ -107,7 +108,7 @@ class Exchange:
     ) -> dict[int, Any] | None:
         """Collect the values of the ranks that answer within `deadline_s`, and exclude the others.
 
-        A rank that is `gone` and has not answered is excluded at once.
+        A rank that is `gone` and has not answered is excluded immediately.
         """
         names = self._send(value)
         if self._identity.rank:
@@ -124,7 +125,7 @@ class Exchange:
         return self._take(names)
 
     def _send(self, value: Any) -> dict[int, str]:
-        """Put this rank's value; return the keys of all ranks that are not excluded."""
+        """Store this rank's value; return the keys of all ranks that are not excluded."""
         names = {rank: self._name(rank) for rank in range(self._identity.ranks) if rank not in self.excluded}
         self._put(self._name(self._identity.rank), value)
         self._round += 1
@@ -138,7 +139,7 @@ class Exchange:
         return {rank: json.loads(text) for rank, text in zip(names, texts, strict=True)}
 
     def share(self, value: Any) -> Any:
-        """Return rank 0's JSON value on every rank; what the others pass is ignored."""
+        """Return rank 0's JSON value on every rank; the values of the others are ignored."""
         name = self._name(0)
         self._round += 1
         if self._identity.rank == 0:
@@ -149,7 +150,7 @@ class Exchange:
         return json.loads(self._store.get(name))
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
-        """Return this rank's own of rank 0's JSON `values`, by rank; what the others pass is ignored."""
+        """Return this rank's element of rank 0's JSON `values`; the values of the others are ignored."""
         name = self._name(self._identity.rank)
         names = {rank: self._name(rank) for rank in range(self._identity.ranks)}
         self._round += 1

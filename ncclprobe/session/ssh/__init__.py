@@ -1,1 +1,1 @@
-"""Start ncclprobe on many hosts over the system's ssh: `here` calls the hosts, `there` is what runs on each."""
+"""Start ncclprobe on many hosts over the system's ssh: `here` connects to the hosts, `there` runs on each."""

@@ -1,7 +1,7 @@
-"""The caller's side of ``--hosts``: an ssh for each host, what each says first, what it is ordered to do, and its end.
+"""The caller's side of ``--hosts``: one ssh per host, its hello, its order, and its outcome.
 
-ssh is the system's, with the user's own configuration; it may ask nothing (BatchMode). It only starts processes: they
-meet as they do under any launcher. One thread watches all of them. A host that fails never keeps the others waiting.
+ssh is the system's, with the user's own configuration; it may not prompt (BatchMode). It only starts processes, which
+rendezvous as under any launcher. One thread watches all of them. A host that fails never delays the others.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from ncclprobe.model.units import printable
 from ncclprobe.session.ssh.there import MARK, ORDER_BYTES, Hello, Order, Outcome
 
 _HELLO_SHARE = 0.25
-"""Of the time of a command: so long may a host take to answer, and half of that its ssh to connect."""
+"""Share of a command's time that a host may take to answer; its ssh may use half of that to connect."""
 _LOOK_S = 0.1
 _WORDS = 300
 _NOT_CONNECTED = 255  # ssh(1), EXIT STATUS
@@ -33,7 +33,7 @@ _ENTRY = "ncclprobe.session.ssh.there"
 
 
 class Call:
-    """One host. `hello`: once it has answered; `outcome`: once its order is done; `failure`: if it failed."""
+    """One host. `hello`: set once it has answered; `outcome`: once its order is done; `failure`: if it failed."""
 
     def __init__(self, host: str, selector: selectors.BaseSelector) -> None:
         self.host = host
@@ -50,17 +50,17 @@ class Call:
 
     @property
     def open(self) -> bool:
-        """Return whether something is still to come: a hello, or the outcome of an order."""
+        """Return whether something is still expected: a hello, or the outcome of an order."""
         done = self.outcome if self.ordered else self.hello
         return self._process is not None and done is None and self.failure is None
 
     @property
     def present(self) -> bool:
-        """Return whether it waits for an order."""
+        """Return whether the host has answered and not failed."""
         return self.hello is not None and self.failure is None
 
     def start(self, python: str, hello_s: float) -> None:
-        """Start ssh. Raises UsageError if there is none."""
+        """Start ssh. Raises UsageError if it is not installed."""
         self.began = time.monotonic()
         try:
             pipe = subprocess.PIPE
@@ -73,7 +73,7 @@ class Call:
             self._selector.register(stream, selectors.EVENT_READ, (self, take))
 
     def order(self, order: Order) -> None:
-        """Tell the host what to start. Raises UsageError for more than it may be told."""
+        """Send the host its order. Raises UsageError if it is too large."""
         text = msgspec.json.encode(order) + b"\n"
         if len(text) > ORDER_BYTES:
             raise UsageError(f"--hosts: {len(text)} bytes of options and files; at most {ORDER_BYTES} are passed on")
@@ -85,13 +85,13 @@ class Call:
             self._process.stdin.flush()
 
     def fail(self, kind: str, words: str = "") -> None:
-        """Give this host up, with what it or ssh said last."""
+        """Give up on this host, with the last words of it or of ssh."""
         said = "; ".join(each for each in (words, *self._last) if each)
         self.failure = HostFailure(self.host, kind, said[-_WORDS:] or "it printed nothing")
         self.close()
 
     def close(self) -> None:
-        """End ssh, and with it what runs on the host: its standard input ends there."""
+        """End ssh, and with it the processes on the host: their standard input ends."""
         if self._process is None:
             return
         for stream in (self._process.stdout, self._process.stderr):
@@ -101,17 +101,17 @@ class Call:
 
     @property
     def over(self) -> bool:
-        """Return whether ssh has ended although something was to come."""
+        """Return whether ssh has exited although something was expected."""
         return self.open and self._process is not None and self._process.poll() is not None
 
     def give_up(self) -> None:
-        """Say how ssh has ended, once all that it printed was read."""
+        """Report how ssh exited, once all its output was read."""
         code = self._process.returncode if self._process else None
         kind = "lost" if self.ordered else "ssh" if code == _NOT_CONNECTED else "absent"
         self.fail(kind, "" if self._last and kind != "lost" else f"exit code {code}")
 
     def _take_out(self, text: bytes) -> str:
-        """Read what the host prints; only lines with our mark count."""
+        """Read the host's output; only lines with our mark count."""
         self._out += text
         self._heard += len(text)
         most = bounds.REPORT_BYTES + bounds.KEPT_BYTES if self.ordered else bounds.SSH_LINES_BYTES
@@ -139,7 +139,7 @@ class Call:
             self.fail("version", f"it has ncclprobe {self.hello.version}, and this is {__version__}")
 
     def _take_err(self, text: bytes) -> str:
-        """Keep the last words of ssh or of the host, and return the whole lines among them."""
+        """Keep the last words of ssh or of the host, and return the complete lines among them."""
         self._complained += len(text)
         self._err += text
         lines, _, rest = bytes(self._err).rpartition(b"\n")
@@ -150,7 +150,7 @@ class Call:
 
 
 def command(host: str, python: str, hello_s: float) -> list[str]:
-    """Return the command line of the one connection to `host`. No connection of the user's own is left behind."""
+    """Return the command line of the only connection to `host`. It does not leave a shared connection behind."""
     alive = ("ServerAliveInterval=10", "ServerAliveCountMax=3")
     options = ("BatchMode=yes", f"ConnectTimeout={max(int(hello_s / 2), 1)}", "ControlMaster=no", *alive)
     settings = [word for each in options for word in ("-o", each)]
@@ -158,7 +158,7 @@ def command(host: str, python: str, hello_s: float) -> list[str]:
 
 
 class Calls:
-    """All hosts, in their order. `say` prints a line that the first of those present writes on standard error."""
+    """All hosts, in order. `say` prints a line that the first present host writes on standard error."""
 
     def __init__(self, hosts: Sequence[str], python: str, say: Callable[[str], None]) -> None:
         self._python, self._say = python, say
@@ -174,7 +174,7 @@ class Calls:
         self._selector.close()
 
     def greet(self, timeout_s: float, progress: Callable[[str], None]) -> list[Call]:
-        """Call every host, so many at a time, and return those that answer. Raises UsageError without an ssh.
+        """Call every host, a limited number at a time, and return those that answer. Raises UsageError without ssh.
 
         `timeout_s`: of the whole command.
         """
@@ -192,7 +192,7 @@ class Calls:
         return [call for call in self.all if call.present]
 
     def outcomes(self, calls: Sequence[Call], deadline: float) -> None:
-        """Wait until all `calls` have done what they were told, or failed."""
+        """Wait until all `calls` have completed their orders, or failed."""
         while any(call.open for call in calls) and time.monotonic() < deadline:
             self._turn(calls[0])
         for call in calls:
@@ -200,7 +200,7 @@ class Calls:
                 call.fail("lost", "it had not ended when --timeout ran out")
 
     def _turn(self, loud: Call | None = None) -> None:
-        """Read what has come. A host is given up if its ssh had ended before, and nothing was left to read."""
+        """Read available output. A host is given up if its ssh had already exited, and nothing was left to read."""
         over = [each for each in self.all if each.over]
         ready = self._selector.select(_LOOK_S)
         for key, _ in ready:

@@ -1,9 +1,8 @@
 """``python -m ncclprobe.session.ssh.there``: one process on each host of ``--hosts``, started over ssh.
 
-It prints a Hello, reads an Order from standard input, starts what that says, and prints an Outcome. Each of these is
-one line of JSON. MARK begins what it prints, because login shells may print other lines. The token is in the Order and
-on no command line. The caller keeps standard input open as long as it lives: when that ends, all that was started here
-is killed.
+It prints a Hello, reads an Order from standard input, executes it, and prints an Outcome. Each of these is one line of
+JSON. MARK begins its lines, because login shells may print others. The token is in the Order and not on a command line.
+The caller keeps standard input open as long as it lives: when it closes, everything that was started here is killed.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from ncclprobe.model.values import Struct, field
 
 MARK = b"ncclprobe-host "
 ORDER_BYTES = 60 << 10
-"""Bytes of an order: less than a pipe holds (pipe(7)), so that writing one never waits."""
+"""Size of an order: less than a pipe holds (pipe(7)), so that writing one never blocks."""
 _PORTS = range(20_000, 30_000)  # below the ports that the kernel gives to connections
 _TRIES = 50
 _LOOK_S = 0.1
@@ -36,7 +35,7 @@ _REPORT, _KEPT = "report.json", "kept"
 
 
 class Hello(Struct, frozen=True):
-    """What a host says first. `address`: where the caller reached it, `port`: a free one. Unknown: empty, 0."""
+    """A host's first message. `address`: where the caller reached it; `port`: a free one. Unknown: empty, 0."""
 
     version: str
     gpus: int = 0
@@ -45,10 +44,10 @@ class Hello(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """What a host starts: `words` of a command line, once for each of `ranks`, which are sets of variables.
+    """What a host starts: the `words` of a command line, once for each of `ranks`, which are sets of variables.
 
-    `files` are written before, by name; a word ``{name}`` becomes the path of one. `report`: the first process
-    writes a report, which is returned. `keep`: captures are returned too.
+    `files` are written before, by name; a word ``{name}`` becomes the path of one. `report`: the first process writes a
+    report, which is returned. `keep`: captures are returned too.
     """
 
     words: tuple[str, ...]
@@ -59,9 +58,7 @@ class Order(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What became of an order: the exit codes, the report, and captures by file name; `left`: how many were too
-    large.
-    """
+    """The result of an order: exit codes, the report, and captures by file name; `left`: how many were too large."""
 
     codes: tuple[int, ...]
     report: str = ""
@@ -70,7 +67,7 @@ class Outcome(Struct, frozen=True):
 
 
 def main() -> int:
-    """Greet, obey, report; return the exit code, which says nothing: the Outcome does."""
+    """Greet, obey, report; return the exit code, which carries no meaning: the Outcome does."""
     _print(_hello())
     text = _line()
     if not text:  # the caller has no use for this host, or is gone
@@ -80,7 +77,7 @@ def main() -> int:
         os.chdir(folder)  # it has no ncclprobe.toml
         codes = _run(order, folder)
         if codes is not None:
-            kept, left = _kept(folder / _KEPT) if order.keep else ({}, 0)
+            kept, left = _read_captures(folder / _KEPT) if order.keep else ({}, 0)
             _print(Outcome(codes, _text(folder / _REPORT), kept, left))
     return 0
 
@@ -96,7 +93,7 @@ def _hello() -> Hello:
 
 
 def _free_port() -> int:
-    """Return a port that no socket has; 0: none was found."""
+    """Return an unused port; 0: none was found."""
     kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     for port in random.sample(_PORTS, _TRIES):
         with contextlib.suppress(OSError), socket.socket(kind) as tried:
@@ -111,7 +108,7 @@ def _print(value: Struct) -> None:
 
 
 def _line() -> bytes:
-    """Return the next line of standard input, unbuffered: whether more comes is watched later. Empty: it ended."""
+    """Read the next line of standard input, unbuffered: later input is watched for the end. Empty: it closed."""
     text = bytearray()
     while not text.endswith(b"\n"):
         more = os.read(0, ORDER_BYTES)
@@ -122,7 +119,7 @@ def _line() -> bytes:
 
 
 def _run(order: Order, folder: Path) -> tuple[int, ...] | None:
-    """Return the exit codes of what `order` starts, once all have ended; None: the caller is gone."""
+    """Return the exit codes of what `order` starts, once all have exited; None: the caller is gone."""
     for name, text in order.files.items():
         files.write(folder / files.named_after(name), text, private=True)
     places = {f"{{{name}}}": str(folder / files.named_after(name)) for name in order.files}
@@ -152,8 +149,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _kept(folder: Path) -> tuple[dict[str, str], int]:
-    """Return the files of --keep, and how many are left out because all together would be too large."""
+def _read_captures(folder: Path) -> tuple[dict[str, str], int]:
+    """Return the files of --keep, and how many are left out because the total would be too large."""
     found: dict[str, str] = {}
     paths, size = sorted(folder.glob("*.jsonl")), 0
     for path in paths:

@@ -1,4 +1,4 @@
-"""How a run ends before its last row, and how a process leaves it."""
+"""How a run ends before its last row, and how a process exits."""
 
 import contextlib
 import os
@@ -16,21 +16,21 @@ from ncclprobe.session.ranks.identity import RankIdentity, identify
 from ncclprobe.session.ranks.rank_files import environment
 
 _REPORTING_S = 10.0
-"""For writing the report: a file system that hangs must not keep the ranks."""
+"""Time for writing the report: a hanging file system must not keep the ranks."""
 
 
 _RESERVE_S = 5.0
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h
 _KILLED = 1 << 8  # SIGKILL, in a set of signals of proc(5)
 _STILL = ("", "Z", "X", "T", "t")
-"""States of proc(5) of a process that does nothing more: none, a zombie, dead, stopped by a signal or a debugger."""
+"""States in proc(5) of a process that runs no more: none, a zombie, dead, stopped by a signal or a debugger."""
 
 
 def reserve_s(timeout_s: float) -> float:
-    """Return the seconds of --timeout that are kept for deciding who is lost, reporting and leaving.
+    """Return the seconds of --timeout reserved for deciding who is lost, reporting and exiting.
 
-    A rank decides within a period of the heartbeats, rank 0 stays a second and a half for the others to read that, and
-    a rank that is stopped is killed before the report.
+    A rank decides within one heartbeat period, rank 0 stays a second and a half for the others to read that, and a
+    stopped rank is killed before the report.
     """
     return min(_RESERVE_S, timeout_s / 4)
 
@@ -38,7 +38,7 @@ def reserve_s(timeout_s: float) -> float:
 class Ending(Struct, frozen=True):
     """Why a run ends before its last row. `why` is empty if the facts show it.
 
-    `code` is for ranks that must leave without rank 0's exit code: FAIL, because a rank is lost, unless set.
+    `code` is for ranks that must exit without rank 0's exit code: FAIL, because a rank is lost, unless set.
     """
 
     arrivals: Arrivals | None = None
@@ -48,7 +48,7 @@ class Ending(Struct, frozen=True):
 
 
 def limit_reporting() -> None:
-    """End this process with code 1 if it is still there after 10 s; the report is to be written in that time."""
+    """Exit with code 1 if this process is still running after 10 s, the time allowed for the report."""
     threading.Timer(_REPORTING_S, _force_exit).start()
 
 
@@ -59,13 +59,13 @@ def _force_exit() -> NoReturn:
 
 
 def wait_for_the_end() -> NoReturn:
-    """Wait on the main thread: one of the watchdog's two threads ends this process."""
+    """Block the main thread: one of the watchdog's two threads ends this process."""
     while True:
         time.sleep(1.0)
 
 
 def lives(pid: int) -> bool:
-    """Return whether process `pid` of this host exists, and has not been killed, though it may not be gone as yet."""
+    """Return whether process `pid` of this host exists and has not been killed, even if it has not exited yet."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
@@ -81,9 +81,10 @@ def runs(pid: int) -> bool:
 
 
 def running_siblings(own: RankIdentity) -> frozenset[int]:
-    """Return the other ranks of this job that its launcher started on this host and that neither ended nor are stopped.
+    """Return the other running ranks of this job that its launcher started on this host.
 
-    A launcher that starts each rank in a process of its own has none, and nothing is known of the others.
+    If the launcher starts each rank from a separate process, there are no siblings, and nothing is known about the
+    others.
     """
     parent, found = str(os.getppid()), set[int]()
     for process in Path("/proc").glob("[0-9]*"):
@@ -98,7 +99,7 @@ def running_siblings(own: RankIdentity) -> frozenset[int]:
 
 
 def _state(process: Path) -> tuple[str, str]:
-    """Return the state and the parent of a process in /proc, both empty if it does not exist."""
+    """Return the state and parent of a process in /proc; both empty if it does not exist."""
     try:
         state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
     except (OSError, ValueError):

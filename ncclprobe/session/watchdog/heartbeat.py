@@ -19,10 +19,9 @@ _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
 
 class Heartbeat(Struct, frozen=True):
-    """The heartbeat of a rank, written each period. `step` counts phases, `left` is why it is leaving (empty: it
-    stays).
+    """A rank's heartbeat, written each period. `step` counts phases, `left` is why it is exiting (empty: it is not).
 
-    `blames` are the ranks that did not reach a barrier, if it leaves for that.
+    `blames` are the ranks that did not reach a barrier, if it exits for that reason.
     """
 
     rank: int
@@ -36,11 +35,13 @@ class Heartbeat(Struct, frozen=True):
 
 
 class FailureDetector:
-    """Which ranks are lost, by the heartbeats that rank 0 reads. `receive` is called once a period and is the clock."""
+    """Detects lost ranks from the heartbeats that rank 0 reads. `receive` is called once a period and is the clock."""
 
     def __init__(self, ranks: int, patience: int, runs: Callable[[Heartbeat], bool] = lambda heartbeat: False) -> None:
-        """`patience` is the number of periods that a phase may last. `runs` returns whether the process that sent a
-        heartbeat is seen to run: on a busy machine one may be silent for long, and is lost only after a whole phase.
+        """Create a detector; `patience` is the number of periods that a phase may last.
+
+        `runs` returns whether the process that sent a heartbeat is seen to run: on a busy machine it may be silent for
+        long, and is lost only after a whole phase.
         """
         self.ranks, self.patience, self._runs = ranks, patience, runs
         self.last: dict[int, Heartbeat] = {}
@@ -56,7 +57,7 @@ class FailureDetector:
         """The ranks that the run goes on without: they are not reported again."""
 
     def receive(self, heartbeats: Mapping[int, Heartbeat]) -> None:
-        """Take the heartbeats of one period."""
+        """Process the heartbeats of one period."""
         self._waited += 1
         for rank, heartbeat in heartbeats.items():
             old = self.last.get(rank)
@@ -70,12 +71,14 @@ class FailureDetector:
         self._since_symptom = self._since_symptom + 1 if self._leaving() else 0
 
     def paused(self, seconds: float) -> None:
-        """Note that rank 0 itself was stopped for so long: ranks that leave before they beat again leave for that."""
+        """Note that rank 0 itself was stopped for `seconds`: ranks that exit before their next heartbeat do so for
+        that.
+        """
         self._unconfirmed = dict.fromkeys((rank for rank in self.last if rank), None)
         self._absence_s = seconds
 
     def _confirm(self, heartbeat: Heartbeat) -> None:
-        """After a pause, count a rank as present after two more heartbeats: one may have been on its way."""
+        """After a pause, count a rank as present after two more heartbeats: one may have been in flight."""
         if heartbeat.rank in self._unconfirmed:
             enough = self._unconfirmed[heartbeat.rank]
             if enough is None:
@@ -88,15 +91,15 @@ class FailureDetector:
         return tuple(rank for rank in range(self.ranks) if rank not in self.last)
 
     def gone(self, ranks: tuple[int, ...]) -> bool:
-        """Return whether each of `ranks` has announced that it leaves."""
+        """Return whether each of `ranks` has announced that it exits."""
         return all(rank in self.last and self.last[rank].left for rank in ranks)
 
     def arrivals(
         self, out_of_time: bool, late: int = 0, running: Callable[[], Collection[int]] = tuple
     ) -> Arrivals | None:
-        """Return the ranks that never joined, after the time of a phase and `late` periods more; None before.
+        """Return the ranks that never joined, after a phase's time and `late` more periods; None before.
 
-        `running` are the ranks whose processes are known to run, which is asked only then: these may join until the run
+        `running` are the ranks whose processes are known to run; it is called only then. These may join until the run
         is out of time.
         """
         missing, allowed = self.missing(), self.patience + late
@@ -107,16 +110,16 @@ class FailureDetector:
         return found if out_of_time or found.lost else None
 
     def late(self) -> tuple[tuple[int, float], ...]:
-        """Return the ranks that joined LATE_PERIODS or more after half of all ranks, and by how many seconds."""
+        """Return the ranks that joined LATE_PERIODS or more after half of all ranks, and how many seconds later."""
         usual = sorted(self._came.values())[(len(self._came) - 1) // 2] if self._came else 0
         return tuple((r, (at - usual) * PERIOD_S) for r, at in self._came.items() if at - usual >= LATE_PERIODS)
 
     def unreachable(self) -> frozenset[int]:
-        """Return the ranks other than 0 that are silent or have announced that they leave, excluded or not."""
+        """Return the ranks other than 0 that are silent or have announced their exit, excluded or not."""
         return frozenset((*self.silent(SILENT_PERIODS), *self._leaving())) - {0}
 
     def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
-        """Go on without `ranks`; return what was last known of each."""
+        """Continue without `ranks`; return what was last known of each."""
         self.excluded |= {*ranks}
         silent = self.silent(SILENT_PERIODS)
 
@@ -133,14 +136,14 @@ class FailureDetector:
     ) -> Attendance | None:
         """Return the lost ranks, or None while no rank is lost. The first of three symptoms decides.
 
-        1. Silence: a heartbeat that does not change. It explains the others' failures, for a killed rank breaks its
-           peers' connections at once; so a failure counts only once silence has had time to show.
-        2. Leaving: a rank that reported why it leaves. By signal it is not a loss if rank 0 was `signalled` as well.
-        3. No progress: all heartbeats go on, but no rank has entered a new phase for too long. The ranks in the
+        1. Silence: a heartbeat that does not change. It explains the others' failures, because a killed rank breaks its
+           peers' connections immediately; so a failure counts only once silence has had time to show.
+        2. Exit: a rank that reported why it exits. An exit by signal is not a loss if rank 0 was `signalled` as well.
+        3. No progress: all heartbeats continue, but no rank has entered a new phase for too long. The ranks in the
            earliest phase hold up the others; if all are in the same one, no rank is blamed (`stalled`).
 
-        A symptom between a pause of rank 0 and the next heartbeats of the others is blamed on rank 0.
-        `tolerant`: the run can go on without the others, so 1 and 2 count only for rank 0.
+        A symptom between a pause of rank 0 and the next heartbeats of the others is blamed on rank 0. `tolerant`: the
+        run can continue without the others, so 1 and 2 count only for rank 0.
         """
         exempt = {*self.last} - {0} if tolerant and not self._unconfirmed else self.excluded
         found = self._symptoms(signalled, out_of_time, exempt)
@@ -150,16 +153,16 @@ class FailureDetector:
         return found
 
     def note_signal(self) -> None:
-        """Note that rank 0 was signalled: whether the others were as well shows in what they send from now on."""
+        """Note that rank 0 was signalled: their further heartbeats show whether the others were as well."""
         self._at_signal = {rank: heartbeat.count for rank, heartbeat in self.last.items() if rank}
 
     def settled(self) -> bool:
-        """Return whether each other rank has left, or has shown since rank 0 was signalled that it was not."""
+        """Return whether each other rank has exited, or has shown that it was not signalled."""
         known = {*self.unsignalled(), *self.excluded}
         return all(rank in known or self.gone((rank,)) for rank in range(1, self.ranks))
 
     def unsignalled(self) -> tuple[int, ...]:
-        """Return the ranks that have gone on for 5 periods since rank 0 was signalled."""
+        """Return the ranks that have continued for 5 periods since rank 0 was signalled."""
         return tuple(
             rank
             for rank, count in self._at_signal.items()
@@ -167,13 +170,13 @@ class FailureDetector:
         )
 
     def failed(self) -> Attendance | None:
-        """Return the ranks that left because they had failed: a launcher that sees one end signals the others."""
+        """Return the ranks that exited because they had failed: a launcher that sees one exit signals the others."""
         left = [rank for rank, heartbeat in self.last.items() if heartbeat.left.startswith(FAILED)]
         left = [rank for rank in left if rank not in self.excluded]
         return self._lost(self._blamed(left), _why_failed) if left else None
 
     def signalled_alone(self) -> Attendance | None:
-        """Return the ranks that a signal ended while others go on: a launcher, or Ctrl-C, signals all."""
+        """Return the ranks that a signal ended while others continue: a launcher, or Ctrl-C, signals all."""
         if not self.unsignalled():
             return None
         left = [rank for rank, heartbeat in self.last.items() if heartbeat.left.startswith(BY_SIGNAL)]
@@ -182,7 +185,7 @@ class FailureDetector:
     def unresponsive(self, before: Mapping[int, Heartbeat], dead: Collection[int]) -> Attendance | None:
         """Return the ranks without a new heartbeat since `before`, when all were signalled: a living rank reacts.
 
-        The last heartbeat of a `dead` one may have arrived since.
+        The last heartbeat of a `dead` rank may have arrived since.
         """
         unchanged = [
             rank
@@ -207,7 +210,9 @@ class FailureDetector:
         return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
 
     def silent(self, periods: int) -> list[int]:
-        """Return the ranks whose heartbeat has not changed for so many periods and that did not say that they leave."""
+        """Return the ranks whose heartbeat has not changed for `periods` periods and that did not announce
+        their exit.
+        """
         found = {rank: quiet for rank, quiet in self._silent_periods.items() if quiet >= periods}
         gone = [rank for rank, quiet in found.items() if quiet >= self.patience or not self._runs(self.last[rank])]
         return [rank for rank in gone if not self.last[rank].left]

@@ -2,10 +2,10 @@
 
 The main thread may be in a collective that never returns, so two other threads of each rank watch the run:
 
-* the *heartbeat thread* talks to the store through a connection of its own. Every period it writes this rank's
+* the *heartbeat thread* talks to the store through its own connection. Every period it writes this rank's
   heartbeat; on rank 0 it also reads the others' and decides, elsewhere it reads rank 0's decision.
-* the *signal thread* uses no store, because a stopped server blocks a client past the client's own timeout. It wakes
-  on signals and keeps the deadlines, and ends this rank when the heartbeat thread has been stuck too long.
+* the *signal thread* does not use the store, because a stopped server blocks a client past the client's own timeout.
+  It wakes on signals and keeps the deadlines, and ends this rank when the heartbeat thread has been stuck too long.
 
 ::
 
@@ -13,10 +13,10 @@ The main thread may be in a collective that never returns, so two other threads 
     ───────────────────────────────────────  ──────────────────────  ─────────────────────────────────  ─────────────
     a rank never joined, --phase-timeout     rank 0's heartbeat      run.init names it                  4
     it had less time, or its process runs    rank 0's heartbeat      run.init says so                   3
-    a rank silent, failed or standing still  rank 0's heartbeat      run.rank-lost: rank, host, phase   4
+    a rank silent, failed or stuck           rank 0's heartbeat      run.rank-lost: rank, host, phase   4
       but silent while its process runs      rank 0's heartbeat      the same, after --phase-timeout    4
     all ranks stuck in one phase             rank 0's heartbeat      run.rank-lost: the phase, no rank  4
-    rank 0 stood still, and others left      rank 0's heartbeat      run.rank-lost: rank 0 itself       4
+    rank 0 was stopped, and others left      rank 0's heartbeat      run.rank-lost: rank 0 itself       4
     silent or failed in a round-robin        rank 0's heartbeat      the same, when the others finish   4
     a signal to some of the ranks            rank 0's heartbeat      run.rank-lost: these ranks         4
     a signal to all, or --timeout ran out    rank 0's heartbeat      a note                             3
@@ -29,8 +29,8 @@ The main thread may be in a collective that never returns, so two other threads 
     --timeout ran out, rank 0 is silent      any rank's signal       rank 0 a note, others a line       3
     a signal before the store was reached    any rank's signal       rank 0 a note                      3
 
-While pairs are measured the run is *tolerant*: it goes on without a rank, which the round-robin excludes as soon as no
-answer can come from it any more. A signal, the end of the time or rank 0's own failure end the run all the same.
+While pairs are measured the run is *tolerant*: it continues without a rank, which the round-robin excludes as soon as
+it cannot answer any more. A signal, the end of the time or rank 0's own failure still end the run.
 """
 
 import contextlib
@@ -65,21 +65,23 @@ _DECISION_READ_S = 1.5
 """How long rank 0 stays for the others to read its decision: each of them reads once a period."""
 _SIGNAL_POLL_S = 0.2
 _MOST_PER_POLL_S = 2 * _SIGNAL_POLL_S
-"""What one turn of the signal thread adds to the age of the last heartbeat: after a stop of this process, the heartbeat
-thread gets its turn first."""
+"""The most that one turn of the signal thread adds to the age of the last heartbeat: after this process was stopped,
+the heartbeat thread runs first.
+"""
 _STUCK_S = (SILENT_PERIODS + 3) * PERIOD_S
 """After this the signal thread decides: rank 0's heartbeat thread, if it runs, has named a silent rank by then."""
 _PAUSED_S = (SILENT_PERIODS - 1) * PERIOD_S
-"""A wait for one period that took so much longer: this process or its node was stopped."""
+"""If a wait for one period takes this much longer, this process or its node was stopped."""
 _LAUNCHER_KILLS_S = 0.6
 """Open MPI sends SIGKILL a second after SIGTERM (odls_base_sigkill_timeout): by then rank 0 must have reported."""
 _SPEAK_FIRST_S = 2.0
-"""After --timeout: the heartbeat thread knows more than the signal thread, and rank 0 more than the others, so they
-report first."""
+"""Delay after --timeout: the heartbeat thread knows more than the signal thread, and rank 0 more than the others, so
+they report first.
+"""
 
 
 class Limits(Struct, frozen=True):
-    """How long things may take: the whole run (until a time.monotonic() instant) and one phase of it."""
+    """Time limits: of the whole run (a time.monotonic() instant) and of one phase."""
 
     deadline: float
     phase_s: float
@@ -88,11 +90,11 @@ class Limits(Struct, frozen=True):
 class Callbacks(Struct, frozen=True):
     """The functions that a watchdog calls.
 
-    `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports what there is
-    and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now. `phase`
-    gets each new phase of this rank, `exit_reason` why it leaves, and its exit code, if rank 0 cannot report that, and
-    `signalled` the name of the first signal that this rank received. `abort` frees what this process holds on its
-    device and its peers, after the report; it returns within seconds.
+    `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports the results
+    and returns the exit code. `save` records, on rank 0, what would be reported if this process were killed now.
+    `phase` gets each new phase of this rank; `exit_reason` gets why it exits and its exit code, if rank 0 cannot report
+    that; `signalled` gets the name of the first signal that this rank received. `abort` frees what this process holds
+    on its device and its peers, after the report; it returns within seconds.
     """
 
     conclude: Callable[[Ending], int]
@@ -152,14 +154,14 @@ class Watchdog:
         self._heartbeat_thread.start()
 
     def prepare(self, phase: str) -> None:
-        """Set a phase before this rank can meet the others. It may take all of --timeout without blame."""
+        """Set a phase before this rank can join the others. It may take all of --timeout without blame."""
         self.set_phase(phase)
         self._preparing = True
 
     def set_phase(self, phase: str) -> None:
-        """Set the phase that this rank is in from now on. The main thread calls it before each step that may block.
+        """Set this rank's phase. The main thread calls it before each step that may block.
 
-        It does not return to a rank that was signalled: that one measures nothing more, and waits for rank 0 to decide.
+        In a signalled rank it does not return: that rank measures nothing more, and waits for rank 0 to decide.
         """
         now = time.monotonic()
         if self._preparing:
@@ -173,19 +175,19 @@ class Watchdog:
                 wait_for_the_end()
 
     def left_s(self) -> float:
-        """Return the seconds that are left of the run."""
+        """Return the remaining seconds of the run."""
         return max(0.0, self._limits.deadline - time.monotonic())
 
     def unreachable(self) -> frozenset[int]:
-        """Return, on rank 0, the ranks that will not answer any more, as far as heartbeats show."""
+        """Return, on rank 0, the ranks that heartbeats show cannot answer any more."""
         return self._unreachable
 
     def late(self) -> tuple[tuple[int, float], ...]:
-        """Return, on rank 0, the ranks that joined long after the others, and by how many seconds."""
+        """Return, on rank 0, the ranks that joined long after the others, and how many seconds later."""
         return self._detector.late()
 
     def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
-        """Go on without `ranks`, on rank 0, and never report them again; return what was last known of each.
+        """Continue without `ranks`, on rank 0, and never report them again; return what was last known of each.
 
         If rank 0 was signalled, other signalled ranks are not a loss: the launcher ends all of them.
         """
@@ -199,7 +201,9 @@ class Watchdog:
             self._send_exit_code(self._main_store, code, sorted(self._detector.excluded - self._unreachable))
 
     def failed(self, reason: str, blames: tuple[int, ...] = ()) -> NoReturn:
-        """Say that this rank cannot go on, and wait for rank 0 to decide. `blames` are the ranks that it waited for."""
+        """Announce that this rank cannot continue, and wait for rank 0 to decide. `blames` are the ranks that it waited
+        for.
+        """
         self._blames = blames
         self._left = "" if self._signal else f"{FAILED}({reason})"  # told to leave, then failed: its peers left too
         self._wake.set()
@@ -234,7 +238,7 @@ class Watchdog:
                 self._leave(ending)
 
     def _reason_to_end(self, now: float) -> Ending | None:
-        """Return why the signal thread must end this rank without the store; None: it need not."""
+        """Return why the signal thread must end this rank without the store; None: no reason."""
         attached = self._heartbeat_thread is not None
         if self._signal and not attached:
             return Ending(why=f"ended by {self._signal} {self._where()}", code=ExitCode.INCONCLUSIVE)
@@ -250,10 +254,10 @@ class Watchdog:
         return None
 
     def _may_come(self, now: float, attached: bool) -> bool:
-        """Return whether this rank still waits for others to join, and is not the one to decide that they will not.
+        """Return whether this rank still waits for others to join, and another one decides that they will not.
 
-        That is rank 0, once it is there; before, its process may be seen to run on this host. At the deadline rank
-        0 leaves first.
+        That is rank 0, once it has joined; before, its process may be seen to run on this host. At the deadline rank 0
+        exits first.
         """
         if self.met:
             return False
@@ -277,7 +281,7 @@ class Watchdog:
         return Ending(attendance=Attendance(self._identity.ranks, (lost,)))
 
     def _note_pause(self, waited_s: float) -> None:
-        """Keep how long this process itself was stopped, from how long one of its threads waited to run."""
+        """Record how long this process itself was stopped, from how long one of its threads waited to run."""
         if waited_s > _PAUSED_S and not self._preparing:
             self._paused_s = max(self._paused_s, waited_s)
 
@@ -298,7 +302,7 @@ class Watchdog:
                 self._leave(Ending(why=f"{gone} {self._where()}", code=code))
 
     def _runs_here(self, heartbeat: Heartbeat) -> bool:
-        """Return whether the rank that sent it is seen to run, on this host."""
+        """Return whether the heartbeat's rank is seen to run on this host."""
         return heartbeat.host == self._host and runs(heartbeat.pid)
 
     def _sleep(self) -> None:
@@ -311,7 +315,7 @@ class Watchdog:
             self._detector.paused(waited_s)
 
     def _store_host(self) -> str:
-        """Say which process serves the store, and the last known phase of rank 0."""
+        """Describe the process that serves the store, and the last known phase of rank 0."""
         zero = self._rank_0.last.get(0)
         server = "the store of torchrun's agent" if self._identity.agent_store else "the store of rank 0"
         return f"{server} (rank 0 was on {zero.host}, in phase {zero.phase!r})" if zero else server
@@ -325,7 +329,7 @@ class Watchdog:
         self._write_heartbeat(store)
 
     def _write_heartbeat(self, store: Store) -> None:
-        """Write the heartbeat. Only the heartbeat thread counts it up: the main thread's new phases are none."""
+        """Write the heartbeat. Only the heartbeat thread increments its count; new phases of the main thread do not."""
         left = self._left or (f"{BY_SIGNAL}{self._signal} ended it" if self._signal else "")
         heartbeat = Heartbeat(
             self._identity.rank, self._host, os.getpid(), self._count, self._step, self._phase, left, self._blames
@@ -340,7 +344,7 @@ class Watchdog:
         return {rank: Heartbeat(**json.loads(text)) for rank, text in zip(names, texts, strict=True)}
 
     def _check_all_ranks(self, store: Store) -> None:
-        """Read, on rank 0, all heartbeats, and end the run if it cannot go on."""
+        """Read, on rank 0, all heartbeats, and end the run if it cannot continue."""
         detector, out_of_time = self._detector, time.monotonic() > self._limits.deadline
         detector.receive(self._read_heartbeats(store, range(self._identity.ranks)))
         late = round(self.late_s / PERIOD_S)
@@ -358,9 +362,9 @@ class Watchdog:
             self._end_after_signal(store)
 
     def _end_after_signal(self, store: Store) -> None:
-        """End the run after a signal to rank 0, which a launcher sends to all: when a rank has died, for example.
+        """End the run after a signal to rank 0, which a launcher sends to all, such as when a rank has died.
 
-        So look first for ranks that are silent, and for those that were not signalled.
+        So first look for ranks that are silent, and for those that were not signalled.
         """
         ending = Ending(why=f"ended by {self._signal} in phase {self._phase!r}")
         self._since_signal += 1
@@ -376,7 +380,7 @@ class Watchdog:
     def _look_before_the_kill(self, store: Store) -> None:
         """End the run for ranks that did not react to a signal to all, before the launcher kills this process too.
 
-        One that lives on this host may not have been signalled, so it is not one of them.
+        A rank that lives on this host may not have been signalled, so it does not count.
         """
         before, others = dict(self._detector.last), range(1, self._identity.ranks)
         here = {rank: heartbeat.pid for rank, heartbeat in before.items() if rank and heartbeat.host == self._host}
@@ -393,7 +397,7 @@ class Watchdog:
             self._leave(Ending(attendance=attendance), store)
 
     def _check_rank_0(self, store: Store) -> None:
-        """Do, on the other ranks, what rank 0 decided, or leave when it has fallen silent."""
+        """On the other ranks, carry out rank 0's decision, or exit if it has fallen silent."""
         verdict = key(self._identity, "end")
         if store.check([verdict]):
             code = int(store.get(verdict))
@@ -412,7 +416,7 @@ class Watchdog:
             self._leave(Ending(why=f"ended by {self._signal} {self._where()}", code=ExitCode.INCONCLUSIVE))
 
     def _leave(self, ending: Ending, store: Store | None = None) -> NoReturn:
-        """End this process; the first thread to reach this does it. Rank 0 reports and sends the others the code."""
+        """End this process; the first thread to get here does it. Rank 0 reports and sends the others the code."""
         self._ending.acquire()  # held for good: a second caller waits until the process is gone
         limit_reporting()
         if self._identity.rank:
@@ -424,7 +428,7 @@ class Watchdog:
         leave(code)
 
     def _report_reason(self, ending: Ending) -> NoReturn:
-        """Report why a rank other than 0 leaves; a signal alone is not reported."""
+        """Report why a rank other than 0 exits; a mere signal is not reported."""
         if self._signal and ending.code is ExitCode.INCONCLUSIVE:
             leave(ending.code)
         if self._callbacks.exit_reason:
@@ -435,7 +439,7 @@ class Watchdog:
         leave(ending.code)
 
     def _send_exit_code(self, store: Store, code: int, others: Sequence[int]) -> None:
-        """Write the exit code for the `others`, and wait a moment for those that still run to read it."""
+        """Write the exit code for the `others`, and wait briefly for those that still run to read it."""
         store.set(key(self._identity, "end"), str(code))
         until = time.monotonic() + _DECISION_READ_S
         while time.monotonic() < until:
