@@ -109,6 +109,14 @@ def test_a_rank_that_has_ended_is_counted_and_the_others_keep_their_numbers() ->
     rows = [
         (of_spawned(parent, living[0], zombie, living[1], connections=meeting, pid=9), [0, 2], (1,), 0),
         (of_spawned(parent, *living, connections=meeting, pid=9, told=own), [0, 2], (1,), 0),
+        (
+            of_spawned(
+                parent, living[0], zombie, living[1], connections=[], pid=9, told={11: {"rank": 0}, 13: {"rank": 2}}
+            ),
+            [0, 2],
+            (1,),
+            0,
+        ),
         (of_spawned(parent, *living, connections=meeting, pid=9, told=same), [0, 1], (), 0),
         (of_spawned(parent, *living, connections=[], pid=9, told=of_two), [1, 2], (0,), 0),  # it had the store
         (of_spawned(parent, *living, connections=[], pid=9, told=of_node), [1, 2], (), 0),

@@ -96,6 +96,28 @@ def test_ranks_that_wait_in_a_circle_are_all_named_with_their_lines() -> None:
         assert "circle" not in other.answer.message
 
 
+def test_a_receive_from_a_rank_that_went_on_to_a_collective_is_told_with_it() -> None:
+    states = dict.fromkeys(range(4), (IDLE, later(IDLE, still_s=20.0)))
+    calls = [("broadcast", {}), ("recv", {"src": "0"}), ("recv", {"src": "1"}), ("broadcast", {})]
+    stacks = {rank: (in_call(*call),) * 2 for rank, call in enumerate(calls)}
+    found = looked(states, stacks=stacks)
+    assert classes(found) == {"desync": (0, 1, 2), "waiting": (3,)}
+    assert found.answer.message.startswith("rank 1 receives from rank 0, which is in broadcast for 20 s: ")
+    assert found.classes[0].reason == "p2p-unmatched"
+    records = recorded({0: "broadcast*@970", 3: "broadcast*@970", 1: "all_reduce@900", 2: "all_reduce@900"})
+    assert classes(looked(states, records, stacks=stacks)) == {"desync": (0, 1, 2), "waiting": (3,)}
+
+
+def test_a_child_that_has_ended_is_named_only_if_the_rank_may_wait_for_it() -> None:
+    helper = Child("Z", 0.1, pid=60, name="python")
+    state = replace(IDLE, children=(helper,))
+    for frames, named in (
+        ([("get", f"{PYTHON}/queue.py")], False),
+        ([("get", f"{PYTHON}/multiprocessing/queues.py")], True),
+    ):
+        assert ("its process 60" in stuck_in(*frames, state=state).classes[0].doing) is named
+
+
 def test_a_thread_that_is_in_a_further_call_of_its_rank_is_named() -> None:
     saves = FlightFrame("save", "/home/u/train.py", 51)
     saver = ThreadPlace("saver", saves, frames=(in_call("barrier", {})[0], saves))

@@ -40,6 +40,8 @@ def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent:
     world = world or _recorded_world(host, living[0])
     if numbers:
         first = sorted(numbers, key=numbers.__getitem__)
+        by_start = all(started.index(pid) == number for pid, number in numbers.items())
+        world, all_here = (len(started), True) if by_start and not world else (world, all_here)
         missing = tuple(number for number in range(world) if number not in {*numbers.values()})
         ended = missing if all_here and len(missing) < len(numbers) else ()  # else they may be on other nodes
         return Numbering(numbers, world, own_store(host, first) if numbers[first[0]] == 0 else "", ended)

@@ -26,6 +26,7 @@ from ncclprobe.logs.job.reasons import (
     FOR_THREADS,
     HALTED,
     LOCKS,
+    OF_PROCESSES,
     POLLS,
     Doing,
     of_stack,
@@ -195,6 +196,7 @@ def doing(rank: RankView, what: Activity) -> Doing:
         return Doing(f"is at work{_describe_work(rank)}{place}{suspects_of.text}")
     found = _describe_wait(rank, at)
     reason = suspects_of.reason or found.reason
+    place += ", in the handler of a signal" if signalled(rank.stack) and reason != "signal-handler" else ""
     if reason == "lock" and rank.threads:
         reason = "lock-in-collective" if any(each.call for each in rank.threads) else "lock-of-thread"
     return Doing(f"{found.text}{place}{_describe_threads(rank, at)}{suspects_of.text}", reason)
@@ -266,12 +268,14 @@ def _describe_work(rank: RankView) -> str:
 
 def _describe_suspects(rank: RankView, at: LiveRank) -> Doing:
     """Return what the processes do that a rank has started and may wait for, and why the first does not go on."""
-    found = [child for child in suspects(at) if child.state in ASLEEP]
-    if not found and of_stack(rank.stack) in FOR_PROCESSES:  # with a timeout, no call names it
+    reason = of_stack(rank.stack)
+    held_up = [child for child in suspects(at) if child.state != "Z" or reason in ("", *OF_PROCESSES)]
+    found = [child for child in held_up if child.state in ASLEEP]
+    if not found and reason in FOR_PROCESSES:  # with a timeout, no call names it
         found = [child for child in at.children if _in_program(rank.of_children.get(child.pid, ()))][:2]
     held = [
         (_child(child, at, own), _frame(own))
-        for child in found or suspects(at) or (at.children[:1] if of_stack(rank.stack) in FOR_PROCESSES else ())
+        for child in found or held_up or (at.children[:1] if reason in FOR_PROCESSES else ())
         for own in [_in_program(rank.of_children.get(child.pid, ()))]
     ]
     known = (each.reason for each, place in held if each.reason in HALTED or (place and each.reason != "lock"))

@@ -197,11 +197,12 @@ def _stalled_calls(job: LookedAt) -> list[Stalled]:
     if any(isinstance(each, CameLate) for each in found):  # of a call that is over; who stands now is asked here
         found = tuple(roots(SideBySide(job.second)))
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
+    known = {rank for each in made for rank in (*each.waiting, *each.missing)}
+    apart = any(function(call_of(job.ranks[rank])) in _P2P for rank in known & job.ranks.keys())
+    if (apart or len(known) < len(job.ranks)) and not job.moved and (told := list(_stalled_by_stacks(job))):
+        return told  # torch records no new_group, and of gloo no send and no members of a group
     if made and all(each.missing for each in made):
         return made
-    known = {rank for each in made for rank in each.waiting}
-    if len(known) < len(job.ranks) and not job.moved and (told := list(_stalled_by_stacks(job))):
-        return told  # torch records no new_group, and of gloo no members of a group
     return list(_unknown_group_calls(job)) or made or ([] if job.moved else _stalled_without_records(job))
 
 
@@ -354,7 +355,7 @@ def _with_all_inside(
 ) -> Iterator[Stalled]:
     """Yield the stuck call of a job whose ranks are all in calls, and those that are in others or have other peers."""
     texts = "; ".join(_describe_peers(job, call, each) for call, each in ranks.items())
-    if found := next(_conflicting_ranks(job, inside, ranks), None):
+    if found := next(_conflicting_ranks(job, inside, ranks), None) or _unmatched(job, inside):
         odd, why, reason = found
         rest = tuple(sorted(inside.keys() - {*odd}))
         yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}", reason=reason)
@@ -407,6 +408,25 @@ def _circle(job: LookedAt, inside: Mapping[int, str]) -> tuple[int, ...]:
         if following is not None:
             return tuple(path[path.index(following) :])
     return ()
+
+
+def _unmatched(job: LookedAt, inside: Mapping[int, str]) -> tuple[tuple[int, ...], str, str] | None:
+    """Return the ranks that send or receive, and wait for one that is in a collective instead; None: none are known."""
+    aims = {
+        rank: int(peer)
+        for rank, values in _peers(job, inside).items()
+        if (peer := values.get("src", values.get("dst", ""))).isdecimal()
+    }
+    ends = {peer for peer in aims.values() if peer in inside and function(inside[peer]) not in (*_P2P, WAIT)}
+    for end in sorted(ends):
+        odd, more = {end}, {end}
+        while more := {rank for rank, peer in aims.items() if peer in more} - odd:
+            odd |= more
+        first = min(rank for rank, peer in aims.items() if peer == end)
+        side = "receives from" if function(inside[first]).endswith("recv") else "sends to"
+        why = f"rank {first} {side} rank {end}, which is in {function(inside[end])}"
+        return tuple(sorted(odd)), why, "p2p-unmatched"
+    return None
 
 
 def _conflicting_ranks(

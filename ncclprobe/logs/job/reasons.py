@@ -73,6 +73,11 @@ LOCKS = ("extension-build", "lock-file", "process-lock")
 """Waits for what another rank may hold."""
 FOR_PROCESSES = ("program", "process-end", "pool", "polls-process")
 """Waits for processes that it has started."""
+OF_PROCESSES = (
+    *("process-item", "process-queue-full", "process-message", "process-event", "process-lock", "pipe-full"),
+    *("data-loader", *FOR_PROCESSES),
+)
+"""Waits that a process which has ended may explain."""
 HALTED = ("storage", "stopped", "traced", "frozen")
 """States from which only somebody else can release a process."""
 POLLS = "polls-"
