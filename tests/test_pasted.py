@@ -415,7 +415,7 @@ SAYS = {
     ),
     "registration that goes on": (
         QUERY + "    Fabric\n        State                             : In Progress\n",
-        "the NVLink fabric's registration of GPU0 is in progress",
+        "the registration of GPU0 with the NVLink fabric is in progress",
     ),
     "nvidia-smi": (SMI, "GPU1: its memory has had 2 uncorrectable errors"),
     "a matrix": (NARROW, "GPU3: 16 NVLinks are up"),
@@ -442,7 +442,7 @@ SAYS = {
         + "".join(f"\t Link {n}: {'<inactive>' if n in (3, 5) else '25.781 GB/s'}\n" for n in range(6)),
         "WARN GPU3: 4 NVLinks are up, links 3, 5 down",
     ),
-    "no NVLink": (MATRIX.replace("NV18", "SYS"), "notes: 2 GPUs: no NVLink joins them: every pair is SYS"),
+    "no NVLink": (MATRIX.replace("NV18", "SYS"), "notes: 2 GPUs: no NVLink connects them; every pair is SYS"),
     "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is the loopback interface"),
     "quotation marks in a value": (
         '$ cat n.list\nNCCL_IB_HCA="mlx5_0"\n$ docker run --env-file n.list image\n',

@@ -32,9 +32,7 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.paths import machine_topology
 from ncclprobe.nccl.values import read_setting
 
-FABRIC_GROUP = CheckGroup(
-    "fabric", "A GPU has not joined the NVLink fabric, or the service that manages it does not work"
-)
+FABRIC_GROUP = CheckGroup("fabric", "A GPU has not joined the NVLink fabric, or the fabric's service does not work")
 
 
 class _Linked(Struct, frozen=True):
@@ -145,8 +143,8 @@ def links(
     """NVLinks of a GPU are down.
 
     Right: All NVLinks are up.
-    Why: NCCL builds its rings and trees over the links that are active when the job starts. A GPU with fewer links
-    slows all others down, and a GPU without links makes NCCL use PCIe, which is ten times slower.
+    Why: NCCL builds its rings and trees from the links that are active when the job starts. A GPU with fewer links
+    slows all others down. If a GPU has no links, NCCL uses PCIe, which is ten times slower.
     Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot. If the same links stay down, have the GPU, its baseboard
     or its bridge reseated.
     """
@@ -155,7 +153,7 @@ def links(
     for gpu in seen.gpus:
         yield from _short(gpu, seen, virtual)
         if gpu.dozing:
-            message = f"{_listed(gpu.dozing)} idle or asleep; NCCL uses only active ones"
+            message = f"{_listed(gpu.dozing)} idle or asleep; NCCL uses only active links"
             yield note(gpu.name, message, evidence=seen.evidence)
     yield from _lacking(seen)
     if isinstance(gpus, Gpus) and isinstance(pci, Pci) and not any(gpu.up or gpu.product for gpu in seen.gpus):
@@ -170,7 +168,7 @@ def _lacking(seen: _Box) -> Iterator[Finding]:
     missing = next((board for board in _BOARDS if board >= count), count) - count
     if missing and count > _BOARDS[0] and all(gpu.switched and not gpu.product for gpu in seen.gpus):
         what = "one is" if missing == 1 else f"{missing} are"
-        message = f"all joined by NVSwitch: boards have 4, 8 or 16, so {what} missing"
+        message = f"all connected by NVSwitch; boards have 4, 8 or 16 GPUs, so {what} missing"
         yield note(f"{count} GPUs", message, evidence=seen.evidence)
 
 
@@ -179,7 +177,7 @@ def _unlinked(gpus: Gpus, pci: Pci, evidence: str) -> Iterator[Finding]:
     words = machine_topology(pci, gpus, NvLinks(((),) * len(gpus.all)), Fabric()).smi
     paths = sorted({word for pair, word in words.items() if word and pair[0] != pair[1]})
     if paths:
-        message = f"no NVLink joins them: every pair is {' or '.join(paths)}"
+        message = f"no NVLink connects them; every pair is {' or '.join(paths)}"
         yield note(f"{len(gpus.all)} GPUs", message, evidence=evidence)
 
 
@@ -200,7 +198,7 @@ def _unlike_siblings(gpu: _Linked, product: GpuProduct | None, message: str, see
     bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.same_product(gpu))
     paired = product is not None or not any(other.meshed for other in seen.same_product(gpu))
     if bridged and paired and not gpu.up:
-        return note(gpu.name, f"{message}: it has no bridge", evidence=seen.evidence)
+        return note(gpu.name, f"{message}; it has no bridge", evidence=seen.evidence)
     tell = warn if bridged else fail
     return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
 
@@ -232,10 +230,10 @@ def _listed(numbers: Sequence[int]) -> str:
     applies=gpu_job,
 )
 def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Iterator[Finding]:
-    """An NVLink runs below its rate.
+    """An NVLink runs below its full rate.
 
-    Right: All NVLinks run at their rate.
-    Why: NCCL assumes that the links of a GPU are equally fast, so the slow one holds up its channels.
+    Right: All NVLinks run at their full rate.
+    Why: NCCL assumes that all links of a GPU are equally fast, so a slow link delays its channels.
     Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the link stays slow, have the GPU, its baseboard or
     its bridge reseated.
     """
@@ -254,7 +252,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
         product = nvlink_products().get(gpu.product)
         if slow:
             worst = min(slow.values()) / 1000
-            message = f"{_listed(tuple(slow))} at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"
+            message = f"{_listed(tuple(slow))} runs at {worst:.5g} GB/s, but the others at {usual / 1000:.5g}"
             yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
         elif product and gpu.up and usual < _ON_THE_WIRE * product.nvlink_GBps * 1000:
             message = (
@@ -331,11 +329,11 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     """A GPU has not joined the NVSwitch fabric.
 
     Right: Every GPU has joined the NVSwitch fabric.
-    Why: until the fabric manager has admitted every GPU, cudaInit fails with error 802, or NVLink SHARP and multicast
-    are missing. On GB200 and GB300 machines that have joined no cluster, NCCL leaves the rack's NVLink unused.
-    Fix: wait while the registration is in progress, which takes some minutes after a start; otherwise `systemctl start
-    nvidia-fabricmanager`, of the driver's own version (on racks: look at the switch trays), and reboot if the state
-    stays.
+    Why: until the fabric manager has registered every GPU, cudaInit fails with error 802, or NVLink SHARP and multicast
+    are missing. If a GB200 or GB300 machine has joined no cluster, NCCL does not use the rack's NVLink.
+    Fix: while the registration is in progress, wait; after a start it takes some minutes. Otherwise run `systemctl
+    start nvidia-fabricmanager` with the same version as the driver (on racks, check the switch trays). If the state
+    does not change, reboot.
     """
     found: list[Finding] = []
     for name, gpu in named(gpus):
@@ -346,7 +344,7 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     yield from found
     fabrics = [gpu.fabric for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)]
     if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
-        message = "they are not in one cluster and clique: NVLink does not connect them all"
+        message = "they are not all in one cluster and clique, so NVLink does not connect all of them"
         yield warn("GPUs", message, **FABRIC, evidence="nvmlDeviceGetGpuFabricInfo")
     yield from unread(gpus, "fabric", "nvmlDeviceGetGpuFabricInfo")
 
@@ -364,9 +362,9 @@ def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
         then = (
             "it is stuck, unless the fabric manager was just started: restart the manager, or the machine"
             if long
-            else "wait, and look again"
+            else "wait, and run ncclprobe again"
         )
-        raise Unlearned(f"the NVLink fabric's registration of {', '.join(late)} is in progress{since}: {then}")
+        raise Unlearned(f"the registration of {', '.join(late)} with the NVLink fabric is in progress{since}: {then}")
 
 
 def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Iterator[Finding]:
@@ -384,7 +382,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
         message = "its cluster UUID is zero, so NCCL does not use NVLink between machines"
         yield warn(name, message, **FABRIC, evidence=evidence)
     if isinstance(fabric.troubles, tuple) and fabric.troubles:
-        message = f"the fabric reports: {', '.join(fabric.troubles)}"
+        message = f"the fabric reports {', '.join(fabric.troubles)}"
         yield warn(name, message, **FABRIC, evidence=evidence)
 
 
@@ -413,10 +411,11 @@ def fm_service(
 ) -> Iterator[Finding]:
     """The fabric manager is not running, or its version differs from the driver's.
 
-    Right: The fabric manager runs in the driver's version.
-    Why: NVSwitches carry nothing until it has configured them: cudaInit fails with error 802, "system not yet
-    initialized". It does not start with a driver of another version (LlamaFactory#8968).
-    Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
+    Right: The fabric manager runs and has the driver's version.
+    Why: until the fabric manager has configured the NVSwitches, they carry no data, and cudaInit fails with error 802,
+    "system not yet initialized". It does not start if the driver has another version (LlamaFactory#8968).
+    Fix: install the fabric manager with exactly the driver's version, then run `systemctl enable --now
+    nvidia-fabricmanager`.
     """
     if isinstance(manager.running, Absent):
         raise Unlearned(manager.running.why, manager.running.refused)
@@ -425,23 +424,25 @@ def fm_service(
     switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
     driver = "" if isinstance(gpus, Absent) else gpus.driver
     unlike = (
-        f"; its version is {manager.version}, the driver's {driver}" if driver and driver != manager.version else ""
+        f"; its version is {manager.version}, but the driver's is {driver}"
+        if driver and driver != manager.version
+        else ""
     )
     contained = isinstance(container, Absent) or bool(container.kind)
     if not manager.running and joined and contained:
         message = (
-            "does not run in this container, although all GPUs have joined the fabric: it may run in another "
-            f"one{unlike}"
+            "does not run in this container, although all GPUs have joined the fabric; it may run in another "
+            "container{unlike}"
         )
         yield note("nv-fabricmanager", message, evidence=switches)
     elif not manager.running and joined:
-        message = f"has ended, although all GPUs had joined the fabric: new jobs may find no GPU (error 802){unlike}"
+        message = f"has exited, although all GPUs had joined the fabric; new jobs may find no GPU (error 802){unlike}"
         yield warn("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif not manager.running:
         message = f"is installed but does not run{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
-        message = f"is running{unlike}: it will not start again"
+        message = f"is running{unlike}, so it will not start again"
         yield warn("nv-fabricmanager", message, **IMAGE, evidence=switches)
 
 
@@ -461,11 +462,11 @@ def imex(
     """The IMEX channel that NVLink between machines needs is missing.
 
     Right: An IMEX channel is present.
-    Why: NCCL sees the cluster and tries to share memory with another machine through a fabric handle. Without the
-    channel, which is the permission to share, this fails, and NCCL ends the job with an error instead of using the
-    network (src/mnnvl.cc).
-    Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (Kubernetes: a
-    ComputeDomain). NCCL_MNNVL_ENABLE=0 avoids it and leaves the rack's NVLink unused.
+    Why: NCCL sees the cluster and tries to share memory with another machine through a fabric handle. The channel is
+    the permission to share. Without it this fails, and NCCL ends the job with an error instead of using the network
+    (src/mnnvl.cc).
+    Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (a ComputeDomain
+    in Kubernetes). With NCCL_MNNVL_ENABLE=0 the job starts without it, but does not use the rack's NVLink.
     """
     enabled = read_setting(settings, "NCCL_MNNVL_ENABLE", 2, loaded(software))
     if isinstance(devices.imex_channels, Absent):
@@ -473,9 +474,11 @@ def imex(
     if enabled == 0 or any(node.usable for node in devices.imex_channels):
         return
     members = ", ".join(name for name, gpu in named(gpus) if _cluster(gpu))
-    seen = "no channel may be opened" if devices.imex_channels else "no channel exists"
+    seen = "this process may not open a channel" if devices.imex_channels else "no channel exists"
     message = f"{seen}, although {members} are part of a cluster of machines"
     if launch.several_nodes or enabled == 1:
         yield fail(CHANNELS, message, **IMAGE, evidence=f"{CHANNELS}/channel*")
     else:
-        yield note(CHANNELS, f"{message}; a job on this machine alone needs none", evidence=f"{CHANNELS}/channel*")
+        yield note(
+            CHANNELS, f"{message}; a job on only this machine does not need one", evidence=f"{CHANNELS}/channel*"
+        )

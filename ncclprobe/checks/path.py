@@ -70,13 +70,13 @@ def altered(change: Callable[[int, int], dict[str, object] | None]) -> Every[Pat
     applies=several,
 )
 def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
-    """Small messages pass between nodes, and large ones are lost.
+    """Small messages pass between nodes, but large ones are lost.
 
     Right: Large messages pass between all nodes.
-    Why: somewhere on the path an MTU is smaller than at the ends, and no message reports it (ICMP "fragmentation
-    needed" is filtered). Connections open, the first large transfer hangs, and NCCL or gloo time out without giving a
-    reason.
-    Fix: give all interfaces and switch ports of this network one MTU, or allow ICMP type 3 code 4; to confirm:
+    Why: somewhere on the path the MTU is smaller than at the ends, and no message reports it (ICMP "fragmentation
+    needed" is filtered). Connections open, but the first large transfer hangs, and NCCL or gloo times out without
+    giving a reason.
+    Fix: give all interfaces and switch ports of this network the same MTU, or allow ICMP type 3 code 4. To confirm, run
     ping -M do -s <MTU - 28> to the other node.
     """
     failed: dict[str, dict[Pair, Path]] = {}
@@ -105,15 +105,16 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         remedy = _SMALLER.format(nic=sized.interface, mtu=sized.passes) if sized.passes else ""
         if sized.refused:
             remedy = (
-                "on that node: `nft list ruleset`; `iptables -S`: remove the rules that drop packets by their length"
+                "on that node, run `nft list ruleset` and `iptables -S`, and remove the rules that drop packets by "
+                "their length"
             )
         own = {"blame": "node", "action": "fix-image"} if sized.refused and suspect.at_one_node else {}
         yield replace(found, remedy=remedy, **own)
 
 
 _SMALLER = (
-    "a switch port, a tunnel, a router or a firewall on the path drops packets by size: give its ports the MTU "
-    "of the interfaces, allow ICMP type 3 code 4, or on all nodes `ip link set dev {nic} mtu {mtu}`"
+    "a switch port, a tunnel, a router or a firewall on the path drops packets by size. Give its ports "
+    "the MTU of the interfaces, allow ICMP type 3 code 4, or run `ip link set dev {nic} mtu {mtu}` on all nodes"
 )
 
 
@@ -136,14 +137,14 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 def rate(
     paths: Every[Paths], nics: Every[Interfaces | Absent], gatherings: Every[Gathering | Absent]
 ) -> Iterator[Finding]:
-    """A node or a path carries far less than the others, or than its interfaces should.
+    """A node or path is far slower than the others, or than its interfaces should be.
 
-    Right: All paths between nodes carry what their interfaces should.
-    Why: every ring of NCCL goes through every node, so the slowest path sets the pace of all. Causes are a link that
-    negotiated a tenth of its speed, a shaper or a saturated uplink. If other programs connected to a node meanwhile,
-    its rate proves nothing about its links, and the finding is only a warning.
-    Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's. Look for shapers (tc qdisc) and for
-    other traffic on that path.
+    Right: All paths between nodes are as fast as their interfaces should be.
+    Why: every ring of NCCL goes through every node, so the slowest path sets the pace of all. Common causes are a link
+    that negotiated a tenth of its speed, a traffic shaper or a saturated uplink. If other programs connected to a node
+    during the test, its rate proves nothing about its links, so the finding is only a warning.
+    Fix: compare ethtool <interface> (Speed) and the switch port with those of a healthy node. Look for traffic shapers
+    (tc qdisc) and for other traffic on that path.
     """
     carried = by_role(each for each in tries(paths) if _carried(each.path))
     _refuse_gaps(paths, carried)
@@ -162,13 +163,13 @@ def rate(
         looks = max(path.streams for path in slow_paths)
         useless = any(map(_useless, slow_paths))
         if useless:
-            message += "; 4 MiB do not arrive within 10 s"
+            message += "; 4 MiB did not arrive within 10 s"
         useless = useless or any(path.streams > 1 and (path.rate_gbps or 0) < _GROSS * others for path in slow_paths)
         hubs = {node for node, each in gatherings.items() if isinstance(each, Gathering) and each.floods}
         flooded = hubs | {node for node, each in paths.items() if each.floods}
         crowded = not flooded.isdisjoint(suspect.nodes)
         if useless and crowded:
-            message += "; it was busy with unidentified callers (launch.port)"
+            message += "; it was busy with unknown callers (launch.port)"
         tell = fail if useless and not crowded else warn if useless or sure else note
         yield _tell(tell, suspect, message, evidence, "retest" if crowded else "repair", looks)
 
@@ -183,12 +184,12 @@ def rate(
 def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Packets are lost between nodes.
 
-    Right: No notable share of packets is lost between nodes.
-    Why: TCP hides loss but becomes slower. RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
-    attempts a job ends with "got completion with error 12". Such loss is how a dirty connector or a failing transceiver
-    first shows.
-    Fix: check the error and discard counters of the interface and of its switch port (ethtool -S, ip -s link), and
-    clean or replace the cable and transceiver.
+    Right: Almost no packets are lost between nodes.
+    Why: TCP hides loss but becomes slower. RoCE and InfiniBand retransmit whole windows, and after NCCL_IB_RETRY_CNT
+    attempts a job ends with "got completion with error 12". Such loss is often the first sign of a dirty connector or a
+    failing transceiver.
+    Fix: check the error and drop counters of the interface and of its switch port (ethtool -S, ip -s link), and clean
+    or replace the cable and transceiver.
     """
     known = {
         role: {each.pair: each.path for each in rows if _carried(each.path) and each.path.resent is not None}
@@ -223,11 +224,11 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 def delay(paths: Every[Paths]) -> Iterator[Finding]:
     """A node is much farther away than the others.
 
-    Right: All nodes are about equally far away.
-    Why: each step of a ring or tree waits for one trip to the neighbour. A node in another building or zone, or behind
-    a tunnel or a software switch, makes every small collective as slow as that trip.
-    Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches), and check the
-    route (traceroute).
+    Right: All nodes are about equally far apart.
+    Why: each step of a ring or tree waits for one trip to the neighbour. If a node is in another building or zone, or
+    behind a tunnel or a software switch, every small collective is as slow as that trip.
+    Fix: request nodes that are close to each other from the scheduler or cloud (--switches, a placement group), and
+    check the route (traceroute).
     """
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
@@ -257,7 +258,7 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
 def _refuse_gaps(paths: Every[Paths], tried: Mapping[str, Collection[object]]) -> None:
     """Refuse to pass if there were paths and none of them could be judged. Raises Unlearned."""
     if any(each.rows for _, each in paths.items()) and not any(tried.values()):
-        raise Unlearned("no path between nodes was measured: the run ran out of time, or no path connects")
+        raise Unlearned("no path between nodes was measured, because the run ran out of time or no path connects")
 
 
 def _explained(
@@ -337,14 +338,14 @@ _BY_ETH1 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.254"), Route("10.1.0.0/24"
     applies=several,
 )
 def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
-    """Packets to other nodes leave by another interface than the one that NCCL uses.
+    """Packets to other nodes leave through a different interface from the one that NCCL uses.
 
-    Right: Packets to other nodes leave by the interface that NCCL uses.
-    Why: NCCL binds to an interface's address, but the kernel's routes decide by which interface packets leave, so
-    packets may arrive by one NIC and leave by another. One NIC then carries everything, firewalls and switches that see
-    only one direction drop the other, and a strict net.ipv4.conf.*.rp_filter drops both.
-    Fix: give each interface a subnet, or a table and a rule of its own: `ip route add SUBNET dev INTERFACE table N`,
-    `ip rule add from ADDRESS table N`; to see it: `ip route get ADDRESS from SOURCE`.
+    Right: Packets to other nodes leave through the interface that NCCL uses.
+    Why: NCCL binds to an interface's address, but the kernel's routes decide through which interface packets leave.
+    Packets may then arrive through one NIC and leave through another. One NIC carries everything, firewalls and
+    switches that see only one direction drop packets, and a strict net.ipv4.conf.*.rp_filter drops both directions.
+    Fix: give each interface its own subnet, or its own routing table and rule: `ip route add SUBNET dev INTERFACE table
+    N`, `ip rule add from ADDRESS table N`. To check, run `ip route get ADDRESS from SOURCE`.
     """
     judged = False
     for node, each in paths.items():
@@ -358,7 +359,7 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
                 continue  # routes of an interface that is down are gone, and a bridge within the node has none
             message = f"packets from {source} ({nic}) to {len(to)} of {len(each.rows)} listeners leave through {other}"
             evidence = seen(f"ip route get {to[0]} from {source}", f"dev {other}")
-            rule = f"on {node}: `ip route add SUBNET dev {nic} table 101`; `ip rule add from {source} table 101`"
+            rule = f"on {node}, run `ip route add SUBNET dev {nic} table 101` and `ip rule add from {source} table 101`"
             yield warn(node, message, **IMAGE, nodes=(node,), evidence=evidence, remedy=rule)
     if not judged and any(each.rows for _, each in paths.items()):
         raise Unlearned("no node's routes and rules are known")

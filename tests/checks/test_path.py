@@ -62,7 +62,7 @@ def test_a_path_that_carries_next_to_nothing_fails_though_its_own_queue_makes_it
     slow = {"rate_gbps": 0.0019, "rtt_s": 7.4e-3, "streams": 2}
     (finding,) = seen(path.rate, 3, out_of(1, **slow), nics(3))
     assert (finding.severity.value, finding.nodes) == ("fail", ("n1",))
-    assert "4 MiB do not arrive within 10 s" in finding.message
+    assert "4 MiB did not arrive within 10 s" in finding.message
     assert (
         seen(path.rate, 3, out_of(1, **(slow | {"rate_gbps": 0.02, "streams": 1})), nics(3)) == []
     )  # far: delay says so
@@ -99,7 +99,7 @@ def test_large_messages_that_were_only_slow_are_no_black_hole() -> None:
     assert seen(path.mtu, 3, change, UNKNOWN) == []
     (finding,) = seen(path.rate, 3, change, UNKNOWN)
     assert (finding.severity.value, finding.subject) == ("fail", "n1 -> n0")
-    assert "4 MiB do not arrive within 10 s" in finding.message
+    assert "4 MiB did not arrive within 10 s" in finding.message
 
 
 @each_row(("streams", "severity"), [(1, "warn"), (2, "fail")])

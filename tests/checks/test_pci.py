@@ -65,12 +65,12 @@ def test_acs_and_iommu_of_a_guest_are_the_hosts() -> None:
 def test_words_that_mean_the_same_to_nccl_are_a_note_that_names_both() -> None:
     (finding,) = topology_agree.run(printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL)
     assert (finding.severity, finding.subject) == (Severity.NOTE, "GPU0 and GPU1")
-    assert finding.message == "PIX by sysfs and NVML, PXB by nvidia-smi"
+    assert finding.message == "PIX according to sysfs and NVML, but PXB according to nvidia-smi"
 
 
 def test_the_old_name_of_another_socket_is_its_new_one() -> None:
     (finding,) = topology_agree.run(printed("SOC"), TREE, TWO, NO_LINKS, Fabric(), METAL)
-    assert finding.message == "PIX by sysfs and NVML, SYS by nvidia-smi"
+    assert finding.message == "PIX according to sysfs and NVML, but SYS according to nvidia-smi"
 
 
 def between_gpus(*ways: tuple[str, str]) -> Choices:

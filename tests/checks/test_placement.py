@@ -42,7 +42,7 @@ def test_the_outermost_level_in_which_nodes_differ_is_said_once() -> None:
 def test_a_node_is_said_once_at_the_outermost_switch_that_it_has_to_itself() -> None:
     (one,) = found(*(at(place=path) for path in ["b1/s1", "b1/s1", "b2/s1"]))
     assert (one.severity, one.nodes) == (Severity.WARN, ("n2",))
-    assert one.message == "alone below place b2; the other 2 nodes are below b1"
+    assert one.message == "is the only node below place b2; the other 2 nodes are below b1"
     both = found(*(at(place=path) for path in ["b1/s1", "b1/s1", "b1/s2", "b2/s1"]))
     assert [(each.severity, each.nodes) for each in both] == [(Severity.WARN, ("n3",)), (Severity.NOTE, ("n2",))]
     assert found(*(at(place=path) for path in ["b1/s1", "b1/s1", "b2/s1", "b2/s1"])) == []

@@ -64,7 +64,7 @@ def banded(*rows: Measurement) -> Verdict:
 @each_row(
     ("found", "words"),
     [
-        (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not joined after 2 s, of the 60 s that it may take"),
+        (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not joined after 2 s, of the 60 s that joining may take"),
         (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s; the process of rank 1 runs"),
     ],
 )
@@ -159,7 +159,7 @@ def named(*skews: Skew) -> list[str]:
 
 def test_a_straggler_is_named_with_its_host_and_blamed_on_it() -> None:
     (finding,) = ranks.straggler.run(*rungs_of(LATECOMER))
-    assert finding.message.startswith("on host n1 is late in collectives: by 5.0 ms on average")
+    assert finding.message.startswith("on host n1 is late in collectives by 5.0 ms on average")
     assert finding.blame == "node"
 
 
@@ -205,7 +205,7 @@ def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing(
 def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged() -> None:
     two = Localised(replace(NONE, nodes=2))
     verdict = said(of_pairs.pairs, two, Expected(), asked=PAIRS)
-    why = "with two nodes either may be the slow one: measure at least three nodes"
+    why = "with two nodes either may be the slow one, so measure at least three nodes"
     assert (verdict.status, verdict.why) == (Status.UNKNOWN, why)
     assert said(of_pairs.pairs, two, Expected(), asked=RunRequest(what=("pairs",))).status is Status.PASS
 
@@ -224,7 +224,7 @@ def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() 
     inside, pair = said_of(replace(NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
     assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
     assert "30 % of its peers' bandwidth" in inside.message
-    assert pair.message.endswith("the node is also slow inside, which may be the cause: look there first")
+    assert pair.message.endswith("the node is also slow inside, which may be the cause, so look there first")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))
     assert other.remedy.startswith(f"{CHECK}`ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)))

@@ -77,7 +77,7 @@ def test_a_board_that_shows_a_number_of_gpus_that_no_board_has_gets_a_note(count
 def test_a_note_on_lacking_gpus_leaves_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "topo.txt"
     path.write_text(matrix(7, WHOLE))
-    lacking = "all joined by NVSwitch: boards have 4, 8 or 16, so one is missing"
+    lacking = "all connected by NVSwitch; boards have 4, 8 or 16 GPUs, so one is missing"
     assert topo.main([str(path)]) == 0
     assert f"7 GPUs: {lacking}" in " ".join(capsys.readouterr().out.split())
     assert commands.main(["doctor", str(path)]) == 0

@@ -49,13 +49,13 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     ],
 )
 def unresolved_name(log: JobLog) -> Iterator[Finding]:
-    """A host name that ranks need in order to meet does not resolve.
+    """A host name that ranks need for the rendezvous does not resolve.
 
     Right: Every name that ranks looked up was resolved.
-    Why: a rank whose resolver does not know MASTER_ADDR, or a host of the hostfile, cannot join. torch warns of every
-    attempt and goes on with the other address family, so only its final error counts.
-    Fix: run `getent hosts NAME` on the host that reports it. Use an address in MASTER_ADDR, or in Kubernetes a headless
-    service that publishes addresses before pods are ready.
+    Why: a rank whose resolver does not know MASTER_ADDR, or a host in the hostfile, cannot join. torch warns at every
+    attempt and then tries the other address family, so only its final error counts.
+    Fix: run `getent hosts NAME` on the host that reports it. Set MASTER_ADDR to an IP address. In Kubernetes, use a
+    headless service that publishes addresses before pods are ready.
     """
     for event in log.having(*_UNRESOLVED):
         name = between(event.text, "network addresses of (", ",")
@@ -95,9 +95,8 @@ _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "er
 _RAS = "RAS failed to establish a client listening socket"
 _NO_ADDRESS = "has failed to listen on any local network address"
 _FREE = (
-    "`ss -ltnp 'sport = :{port}'` on the host of rank 0; end the left-over process, or choose another MASTER_PORT "
-    "(with one "
-    "node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`)."
+    "run `ss -ltnp 'sport = :{port}'` on the host of rank 0. End the left-over process, or choose "
+    "another MASTER_PORT (on one node use `torchrun --standalone` or `--rdzv-endpoint=localhost:0`)."
 )
 _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying another port", "; trying ", ", trying ")
 
@@ -120,11 +119,11 @@ _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying ano
 def port_taken(log: JobLog) -> Iterator[Finding]:
     """A port that the job needs is taken.
 
-    Right: Every port that the job asked for was free.
-    Why: rank 0 listens on MASTER_PORT. Another job on this host, or a process left from an earlier start, already
-    listens there, and ranks may even join the wrong store.
-    Fix: run `ss -ltnp` on the host of rank 0. End the left-over process, or choose another MASTER_PORT (with one node
-    `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`).
+    Right: Every port that the job needed was free.
+    Why: rank 0 listens on MASTER_PORT. If another job on this host, or a process left by an earlier start, already
+    listens there, ranks may even join the wrong store.
+    Fix: run `ss -ltnp` on the host of rank 0. End the left-over process, or choose another MASTER_PORT (on one node use
+    `torchrun --standalone` or `--rdzv-endpoint=localhost:0`).
     """
     given_up = {event.stream for event in log.having(_NO_ADDRESS) if not warned(event)}
     for event in log.having(*_IN_USE):
@@ -153,7 +152,7 @@ _DENIED = ("errno: 13 - Permission denied", "Call to bind failed : Permission de
 def port_privileged(log: JobLog) -> Iterator[Finding]:
     """This user is not allowed to bind the port.
 
-    Right: No port was refused for want of permission.
+    Right: No port was refused because of missing permission.
     Why: only root can bind ports below net.ipv4.ip_unprivileged_port_start (1024), and some clusters reserve more.
     Fix: choose a MASTER_PORT of 1024 or more, outside net.ipv4.ip_local_port_range.
     """
@@ -198,10 +197,10 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     """MASTER_ADDR:MASTER_PORT cannot be reached, or no process listens there.
 
     Right: Every rank reached MASTER_ADDR:MASTER_PORT.
-    Why: all ranks connect to the store that rank 0 opens. A wrong address, a firewall, or a rank 0 that was never
-    started look the same to the others, which try until they time out.
+    Why: all ranks connect to the store that rank 0 opens. A wrong address, a firewall and a rank 0 that was never
+    started look the same to the other ranks, which retry until they time out.
     Fix: on a failing host run `nc -vz MASTER_ADDR MASTER_PORT` while rank 0 runs. Compare MASTER_ADDR with rank 0's
-    address, open the port between the hosts, and check that rank 0 has started at all.
+    address, open the port between the hosts, and check that rank 0 has started.
     """
     for event in log.having(*_MASTER):
         if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
@@ -213,29 +212,29 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
         if (name := place.partition(", ")[0]).isdecimal() and len(name) <= _DIGITS_OF_AN_ADDRESS:
-            message = f"the host name {name} is read as the address {_parse_number_as_address(int(name))}"
+            message = f"the host name {name} is interpreted as the address {_parse_number_as_address(int(name))}"
             yield said(log, event, message, peers=(0,), remedy=_RENAME, **JOB)
             continue
         listens = any(found.rank == 0 for found in log.having("clients joined"))
         codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
         yield said(log, event, message, peers=(0,), codes=codes, **LIMIT)
     for event in _tries_to_the_end(log):
-        message = "the job's store is not reached by the end of the log"
+        message = "the rank had not reached the job's store when its log ended"
         yield said(log, event, message, peers=(0,), codes=("master-unreachable", "port-blocked"), **JOB)
 
 
 _ENDED = ("rank-crashed", "ended-from-outside")
-_GONE = "the launchers' store was reached before and is now gone: the launcher that ran it has ended"
+_GONE = "the launchers' store was reachable before but is now gone, because the launcher that ran it has exited"
 _OWN_STORE = (
-    "check the launcher that ran the store: node 0's, or another job's with the same endpoint. Give each job "
-    "its own --rdzv-endpoint, or --standalone on one node"
+    "check the launcher that ran the store: that of node 0, or of another job with the same endpoint. "
+    "Give each job its own --rdzv-endpoint, or use --standalone on one node"
 )
 
 
 _DIGITS_OF_AN_ADDRESS = 10
 _RENAME = (
-    "give the host a name with a letter (docker run --hostname, Slurm's NodeName), or an address in MASTER_ADDR or "
-    "--rdzv-endpoint"
+    "give the host a name that contains a letter (docker run --hostname, Slurm's NodeName), or set "
+    "MASTER_ADDR or --rdzv-endpoint to an address"
 )
 
 
@@ -296,13 +295,13 @@ _MISMATCH = (
     ],
 )
 def ranks_missing(log: JobLog) -> Iterator[Finding]:
-    """Ranks disagree about the size of the job, or some did not join.
+    """Ranks disagree on the size of the job, or some did not join.
 
     Right: As many ranks joined as the launcher announced.
-    Why: each rank gets the number of ranks from its launcher. If one rank was given 8 and another 16, if two ranks have
-    the same number, or if a node was never started, the rest wait until they time out.
-    Fix: compare WORLD_SIZE, RANK and --nnodes/--node-rank on all hosts; check that a launcher was started on every
-    one, and end ranks left over from an earlier start.
+    Why: each rank gets the number of ranks from its launcher. If one rank got 8 and another 16, if two ranks have the
+    same number, or if a node was never started, the others wait until they time out.
+    Fix: compare WORLD_SIZE, RANK and --nnodes/--node-rank on all hosts. Check that a launcher was started on every
+    host, and end ranks left by an earlier start.
     """
     for event in log.having(*_MISMATCH):
         if not demoted(event) and not (INFO_DIFFERS in event.text and is_build_mismatch(event.text)):
@@ -392,9 +391,9 @@ def listed_as_missing(log: JobLog) -> Iterator[Finding]:
     """Horovod or JAX lists ranks that did not arrive.
 
     Right: No framework listed missing ranks.
-    Why: the framework knows which ranks have submitted a tensor, or reached a barrier. The others have ended, were
-    never started, or are in another call or in longer work.
-    Fix: look at the last lines of these ranks; compare the number of started processes with the size that each was
+    Why: the framework knows which ranks have submitted a tensor or reached a barrier. The others have exited, were
+    never started, are in another call, or are still busy.
+    Fix: read the last lines of these ranks. Compare the number of started processes with the job size that each was
     given.
     """
     for event in log.having(*_LISTED):
@@ -406,7 +405,7 @@ def listed_as_missing(log: JobLog) -> Iterator[Finding]:
             what, *codes = _LISTED[kind]
             names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:16]))}"
             if OF_EACH_OTHER in event.text:
-                what, codes = "each lacks what another submitted:", ["collective-desync"]
+                what, codes = "these ranks submitted different tensors:", ["collective-desync"]
             whose = UNPROVEN if codes == ["rank-crashed"] else RESTART
             yield said(log, event, f"{what} {names}", ranks=ranks, codes=tuple(codes), **whose)
 
@@ -439,9 +438,9 @@ def store_left(log: JobLog) -> Iterator[Finding]:
     """A rank lost the store, or waited in it for another rank.
 
     Right: The store answered every rank that waited for it.
-    Why: rank 0 runs the store. When rank 0 ends, or the rank that should write a key has failed, the others report it.
-    Fix: look for the rank that failed first; a key such as `/0//cuda//0` waits for the ncclUniqueId of the group's
-    first rank.
+    Why: rank 0 runs the store. If rank 0 exits, or the rank that should write a key has failed, the others report it.
+    Fix: look for the rank that failed first. If the key is like `/0//cuda//0`, the rank waits for the ncclUniqueId of
+    the group's first rank.
     """
     for event in log.having(*_STORE):
         if of_the_job(event) and not demoted(event) and not warned(event):
@@ -465,10 +464,10 @@ def no_address_of_a_rank(log: JobLog) -> Iterator[Finding]:
     """A rank of a gloo group never wrote its address to the store.
 
     Right: Every rank found the addresses of the others.
-    Why: each rank of the group writes its address under its number, and reads those of all others. If an address is
-    missing, no process has that number: a rank was not started, two ranks share a number, or ranks disagree on the size
+    Why: each rank of the group writes its address under its number and reads those of all others. If an address is
+    missing, no process has that number. A rank was not started, two ranks share a number, or ranks disagree on the size
     of the job. If the missing rank has a log, the reason is in it.
-    Fix: compare WORLD_SIZE and RANK of all ranks; check that the rank of that number was started, and look at its log.
+    Fix: compare WORLD_SIZE and RANK of all ranks. Check that the rank with that number was started, and read its log.
     """
     if next(log.having("clients joined"), None):
         return  # the store's own rank waits for the others, and writes no address before they have come

@@ -49,18 +49,17 @@ _EFA_WANTED = (
 def no_efa_provider(log: JobLog) -> Iterator[Finding]:
     """libfabric finds no usable EFA provider.
 
-    Right: libfabric found a provider wherever one was needed.
+    Right: libfabric found an EFA provider on every host that needed it.
     Why: aws-ofi-nccl asks libfabric for the provider efa. If the container has no EFA devices, the kernel module is
-    missing, or libfabric lacks the provider, NCCL falls back to sockets or fails. Images carry the plugin to machines
-    without EFA too; there the same line is harmless.
-    Fix: run `fi_info -p efa` in the environment of the job (its container, if it has one); give the container its
-    devices (`vpc.amazonaws.com/efa`, `--device=/dev/infiniband`), and use the instance's own libfabric in
-    /opt/amazon/efa.
+    missing, or libfabric lacks the provider, NCCL falls back to sockets or fails. If an image with the plugin runs on a
+    machine without EFA, the same line is harmless.
+    Fix: run `fi_info -p efa` where the job runs (in its container, if it has one). Give the container the devices
+    (`vpc.amazonaws.com/efa`, `--device=/dev/infiniband`), and use the instance's own libfabric in /opt/amazon/efa.
     """
     wanted = failed(log) or any(True for _ in log.having(*_EFA_WANTED, "Using network AWS", "Using network Libfabric"))
     for event in log.having(*_NO_PROVIDER):
         if wanted or "Only EFA provider" in event.text:
-            yield said(log, event, "libfabric finds no provider that the plugin can use", **IMAGE)
+            yield said(log, event, "libfabric has no provider that the plugin can use", **IMAGE)
 
 
 _GROUP = (
@@ -87,10 +86,10 @@ def efa_security_group(log: JobLog) -> Iterator[Finding]:
     """EFA traffic is blocked between the hosts.
 
     Right: EFA traffic passed between all hosts.
-    Why: a security group has to allow all traffic from and to itself. EFA's packets have no ports that a rule could
-    name, and libfabric reports "unreachable" (FI_EHOSTUNREACH) only if they are dropped.
-    Fix: add inbound and outbound rules "all traffic" with the group itself as source and destination, on all hosts of
-    the job, and start them in one subnet.
+    Why: a security group must allow all traffic from and to itself, because EFA's packets have no ports that a rule
+    could name. libfabric reports "unreachable" (FI_EHOSTUNREACH) only if packets are dropped.
+    Fix: add inbound and outbound rules for "all traffic" with the group itself as source and destination. Apply the
+    group to all hosts of the job, and start them in one subnet.
     """
     yield from each(log, _GROUP, "EFA's packets are dropped between the hosts", **FABRIC)
 
@@ -118,10 +117,10 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
     """A transfer over EFA ended with an error.
 
     Right: All transfers over EFA succeeded.
-    Why: "unresponsive remote" means that the peer answered before and no longer does, because its process or host is
-    gone. If its host id is "N/A" it never answered, for example behind a security group that blocks everything.
-    Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
-    (`rdma -p statistic show`).
+    Why: "unresponsive remote" means that the peer answered before but no longer does, because its process or host is
+    gone. If its host id is "N/A", it never answered, for example because a security group blocks everything.
+    Fix: look for the rank that failed first. If no rank failed earlier, check the EFA counters on both hosts (`rdma -p
+    statistic show`).
     """
     both = any(True for _ in log.having(*_OFI_COMPLETION)) and _first_unanswered(log)
     never_met = both or any("nresponsive" in event.text for event in log.having(_NEVER_MET))
@@ -133,7 +132,7 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
 
 
 _ENDED = "a transfer over EFA ended with an error"
-_UNANSWERED = "the first transfers over EFA were not answered: the hosts' packets do not arrive"
+_UNANSWERED = "the first transfers over EFA were not answered, so packets do not arrive"
 _TIMED_OUT = ("RC: 20.", "err: 20,")
 """IBV_WC_RESP_TIMEOUT_ERR: the peer is unresponsive or unreachable (rdma-core, providers/efa/verbs.c)."""
 
@@ -170,13 +169,13 @@ _UNLOADED = (
     good=lambda: ["n1:7:7 [0] net.cc:349 NCCL WARN Error: network IB not found."],
 )
 def plugin_not_found(log: JobLog) -> Iterator[Finding]:
-    """The network plugin that was asked for is not loaded.
+    """The requested network plugin is not loaded.
 
-    Right: Every plugin that was asked for was loaded.
-    Why: NCCL_NET names a network, or NCCL_NET_PLUGIN a library, that the loader does not find in this image; without
-    either variable a missing libnccl-net.so is normal and means the internal network.
-    Fix: run `find / -name 'libnccl-net*'` in the image, add its folder to LD_LIBRARY_PATH, and check with `ldd` what it
-    lacks. Otherwise unset the variable.
+    Right: Every requested plugin was loaded.
+    Why: NCCL_NET names a network, or NCCL_NET_PLUGIN a library, that the loader does not find in this image. If neither
+    variable is set, a missing libnccl-net.so is normal, and NCCL uses its internal network.
+    Fix: run `find / -name 'libnccl-net*'` in the image, add the plugin's folder to LD_LIBRARY_PATH, and check with
+    `ldd` which libraries it lacks. If the plugin is not needed, unset the variable.
     """
     mute = not any(event.host and event.level in ("INFO", "WARN") for event in log.events)
     without = {(event.host, event.pid) for event in log.having(_NO_DEVICE)}
@@ -185,7 +184,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
         name = between(event.text, "network ", " not")
         if name == "Socket" or demoted(event) or (name == "IB" and not mute) or (no_device and name in ("", "IB")):
             continue  # NCCL's own transport was asked for, and says itself what it lacks
-        message = f"NCCL found no network {name}" if name else "NCCL found no network"
+        message = f"NCCL found no network called {name}" if name else "NCCL found no network"
         yield said(log, event, message, codes=_likely_nccl_errors(event.text) if mute else (), **IMAGE)
     named = {
         between(event.text, "set by env to ").strip() or between(event.text, "set by environment to ").strip()
@@ -232,8 +231,8 @@ def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
     """The network plugin is incompatible with this NCCL or libfabric, or lacks a library.
 
     Right: Every plugin that was found could be loaded.
-    Why: NCCL looks for one of several versions of the plugin's symbols. A plugin built for another NCCL or libfabric is
-    found and then dropped, and NCCL uses its internal network or fails.
+    Why: NCCL supports several versions of the plugin's symbols. It rejects a plugin that was built for another NCCL or
+    libfabric, and uses its internal network or fails.
     Fix: run `ldd -r` on the plugin in the image to see what it lacks. Build or install it for this NCCL and libfabric,
     and put their folder first in LD_LIBRARY_PATH.
     """
@@ -296,13 +295,13 @@ _GRAPH = (
     good=lambda: ["n1:7:7 [0] NCCL INFO XML Parse : Ignoring extra attributes (max 16)"],
 )
 def topology_file(log: JobLog) -> Iterator[Finding]:
-    """The file of NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, broken or for another machine.
+    """The file that NCCL_TOPO_FILE or NCCL_GRAPH_FILE names is missing, broken or for another machine.
 
-    Right: No topology file and no graph file was refused.
-    Why: the file replaces what NCCL finds in /sys, or the channels that it would compute. If the file omits devices, or
-    names devices that this machine does not have, GPUs or NICs have no path.
-    Fix: unset NCCL_TOPO_FILE, or use the file for this machine type. NCCL_TOPO_DUMP_FILE=now.xml writes what NCCL
-    itself finds, for comparison.
+    Right: No topology file or graph file was rejected.
+    Why: the file replaces the topology that NCCL finds in /sys, or the channels that it would compute. If the file
+    omits devices, or lists devices that this machine does not have, there is no path to GPUs or NICs.
+    Fix: unset NCCL_TOPO_FILE, or use the file for this machine type. To compare, NCCL_TOPO_DUMP_FILE=now.xml writes the
+    topology that NCCL itself finds.
     """
     named = any(True for _ in log.having(*_TOPO_SET))
     for event in log.having(*_TOPO, "Attribute "):
@@ -365,20 +364,20 @@ def rdma_wanted(log: JobLog) -> bool:
     good=lambda: ["n1:7:7 [0] NCCL INFO Failed to open libibverbs.so[.1]\nn1:7:7 [0] NCCL INFO Using network Socket"],
 )
 def verbs_library_missing(log: JobLog) -> Iterator[Finding]:
-    """The image lacks the verbs library, or its driver for the NIC.
+    """The image lacks the verbs library, or its driver for this NIC.
 
     Right: The verbs library was found on every host that needs RDMA.
-    Why: NCCL opens libibverbs at run time and goes on over sockets without it; healthy logs of machines without RDMA
-    have the line as well, so it counts only if settings or other ranks mention RDMA.
-    Fix: install rdma-core's libraries in the image: `apt-get install libibverbs1 ibverbs-providers`, and
-    `ibv_devinfo` inside the container to confirm.
+    Why: NCCL opens libibverbs at run time. Without it NCCL uses sockets. The line also appears in healthy logs of
+    machines without RDMA, so it counts only if settings or other ranks mention RDMA.
+    Fix: install rdma-core's libraries in the image: `apt-get install libibverbs1 ibverbs-providers`. To confirm, run
+    `ibv_devinfo` inside the container.
     """
     wanted = rdma_wanted(log)
     no_device = any(True for _ in log.having("NET/IB : No device found"))
     if wanted:
-        yield from informed(log, _NO_LIBRARY, "the verbs library was not found, and sockets are used instead", **IMAGE)
+        yield from informed(log, _NO_LIBRARY, "the verbs library was not found, so NCCL uses sockets instead", **IMAGE)
     if no_device:
-        yield from informed(log, _NO_DRIVER, "the NIC's driver for the verbs library was not found", **IMAGE)
+        yield from informed(log, _NO_DRIVER, "the verbs library's driver for this NIC was not found", **IMAGE)
 
 
 _NO_NET = "Failed to initialize any NET plugin"
@@ -403,12 +402,12 @@ and does not say what it was looking for.
     good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : No device found.\nn1:7:7 [0] NCCL INFO Using network Socket"],
 )
 def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
-    """RDMA was requested, and NCCL found no device for it.
+    """RDMA was requested, but NCCL found no RDMA device.
 
-    Right: NCCL found a device on every host that needs RDMA.
-    Why: NCCL_IB_HCA matches none of the devices, all ports that it names are down, or the container has none.
+    Right: NCCL found an RDMA device on every host that needs one.
+    Why: NCCL_IB_HCA matches none of the devices, all ports that it names are down, or the container has no device.
     Fix: run `ibv_devinfo` where the job runs (in its container, if it has one). If it shows no device, give the
-    container /dev/infiniband. If it shows some, correct NCCL_IB_HCA to their names.
+    container /dev/infiniband. If it shows devices, set NCCL_IB_HCA to their names.
     """
     asked = ("NCCL_IB_HCA set to", "NCCL_NET set by environment to IB", "Error: network IB not")
     details: dict[str, Any] = {"codes": ("ib-hca-wrong", "ib-device-not-in-container"), **JOB}
@@ -443,8 +442,8 @@ def networks_differ(log: JobLog) -> Iterator[Finding]:
     Right: All nodes chose the same network.
     Why: each rank chooses for itself. If one host has no usable NIC, it uses sockets, and the ranks then wait for each
     other on different networks.
-    Fix: compare the lines before "Using network" on both hosts for the reason; set NCCL_NET=IB to make the host without
-    devices fail at once.
+    Fix: to find the reason, compare the lines before "Using network" on both hosts. Set NCCL_NET=IB to make the host
+    without devices fail at once.
     """
     said_by = [(e, between(e.text, "Using network ").strip()) for e in log.having("Using network ") if e.host]
     of = grouped((event.host, network) for event, network in said_by)
@@ -453,4 +452,4 @@ def networks_differ(log: JobLog) -> Iterator[Finding]:
         return
     usual = max(sorted(chosen), key=lambda name: (name != "Socket", sum(name in networks for networks in of.values())))
     for (event, network), *_ in grouped((one[0].host, one) for one in said_by if one[1] != usual).values():
-        yield said(log, event, f"{event.host} uses {network}, other hosts {usual}", **NODE)
+        yield said(log, event, f"{event.host} uses {network}, but other hosts use {usual}", **NODE)

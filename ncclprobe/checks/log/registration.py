@@ -51,13 +51,13 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
     good=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
 )
 def locked_memory(log: JobLog) -> Iterator[Finding]:
-    """The limit on locked memory stops registration.
+    """The limit on locked memory prevents memory registration.
 
     Right: No registration failed because of the limit on locked memory.
-    Why: RDMA locks every page that it uses. With a `ulimit -l` of 64 kB, the default of many container runtimes and of
-    sshd, even the first buffers and queues fail with ENOMEM.
-    Fix: `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, `LimitMEMLOCK=infinity` for containerd,
-    slurmd or sshd, and `ulimit -l` from inside a job to confirm.
+    Why: RDMA locks every page that it uses. Many container runtimes and sshd set `ulimit -l` to 64 kB by default, and
+    then even the first buffers and queues fail with ENOMEM.
+    Fix: use `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, or `LimitMEMLOCK=infinity` for
+    containerd, slurmd or sshd. To confirm, run `ulimit -l` inside a job.
     """
     for event in log.having(*_OF_UCX):
         if event.text.endswith(_ENOMEM) and not _unlimited(log, event.host):
@@ -89,10 +89,10 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
     """Memory cannot be registered although locked memory is not limited.
 
     Right: No registration failed without a limit on locked memory.
-    Why: the limit is the usual reason for ENOMEM, but that host showed no limit. Firmware, IOMMU and driver refuse with
-    the same error, and the line does not say which did.
-    Fix: read the kernel log of that host at that minute, and `cat /proc/PID/limits` of the rank itself, whose limit may
-    differ from the shell's. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    Why: the limit is the usual reason for ENOMEM, but that host has no limit. The firmware, the IOMMU and the driver
+    return the same error, and the line does not show which one did.
+    Fix: read the kernel log of that host at that minute. Run `cat /proc/PID/limits` for the rank itself, because its
+    limit may differ from the shell's. To confirm the cause, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
@@ -148,11 +148,11 @@ def pinning_failed(log: JobLog) -> Iterator[Finding]:
     """The kernel cannot pin memory for a device.
 
     Right: The kernel pinned all memory that ranks registered.
-    Why: EFAULT or EINVAL for GPU memory means that no module translates it for the NIC (nvidia-peermem not loaded, or
-    of another driver). For host memory it means that the kernel or sandbox does not support it (gVisor, some virtual
-    machines).
+    Why: EFAULT or EINVAL for GPU memory means that no module translates it for the NIC, because nvidia-peermem is not
+    loaded or belongs to another driver. For host memory it means that the kernel or sandbox does not support pinning
+    (gVisor, some virtual machines).
     Fix: check `lsmod | grep nvidia_peermem`, and run `modprobe nvidia-peermem` after the NIC's driver is loaded. Or use
-    the open kernel modules with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    the open kernel modules with DMA-BUF. To confirm the cause, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     for event, error in _registrations(log, ("Call to ibv_reg_mr",)):
         if error and not error.startswith(_ENOMEM):

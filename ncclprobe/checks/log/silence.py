@@ -46,14 +46,14 @@ def example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
     good=lambda: [example("", "")],
 )
 def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """A rank logged nothing while the others lost it, or waited for it.
+    """A rank logged nothing while the others waited for it or lost their connections to it.
 
-    Right: No rank fell silent while others complained.
-    Why: a rank that is killed or hangs logs nothing, and the others complain. A process that ends closes its
-    connections, so if they were closed, it has ended. If the others only waited, it may still be running.
-    Fix: look at the last line of that rank and, for its host and that minute, at `journalctl -k | grep -iE
-    'oom|killed|xid|segfault'` and the scheduler's record (`sacct -j JOB -o JobID,State,ExitCode,NodeList`, `kubectl
-    describe pod`); if its process is still there, `py-spy dump --pid PID`.
+    Right: No rank was silent while others reported errors.
+    Why: a rank that is killed or hangs logs nothing, and only the others report errors. A process that exits closes its
+    connections, so if they were closed, it has exited. If the others only waited, it may still be running.
+    Fix: read the last line of that rank. On its host, look at that minute in `journalctl -k | grep -iE
+    'oom|killed|xid|segfault'` and in the scheduler's record (`sacct -j JOB -o JobID,State,ExitCode,NodeList`, `kubectl
+    describe pod`). If its process still runs, use `py-spy dump --pid PID`.
     """
     ends = rank_ends(log, explained.failing)
     if explained.codes or not {*explained.could_be} <= (_LOST if _one_host(log, ends) else _OPEN):
@@ -92,15 +92,15 @@ def begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
     good=lambda: [begun(0, 1, 2, 3)],
 )
 def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """Ranks wait in NCCL's initialisation for one that did not begin it.
+    """Ranks wait in NCCL's initialisation for a rank that did not begin it.
 
     Right: All ranks of a communicator began its initialisation.
-    Why: ncclCommInitRank waits for all ranks without a limit and without a message. A rank that was never started, hung
-    earlier or was killed has no line "Init START". A killed rank may lose that line, because NCCL does not flush
-    stdout.
-    Fix: check that a process of that rank exists, and what it does (`py-spy dump --pid PID`). If there is none, find
-    its end in the messages of the launcher and the kernel. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last lines of a
-    killed rank.
+    Why: ncclCommInitRank waits for all ranks without a time limit and without a message. A rank that was never started,
+    hung earlier or was killed has no line "Init START". If a rank is killed, the line may also be lost, because NCCL
+    does not flush stdout.
+    Fix: check whether that rank's process exists, and what it does (`py-spy dump --pid PID`). If it does not exist,
+    look for its end in the messages of the launcher and the kernel. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last
+    lines of a killed rank.
     """
     ranks = log.ranks.values()
     waiting = [each.rank for each in ranks if each.init_started > each.init_complete]
@@ -138,13 +138,14 @@ _TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{ABORT}"
     good=lambda: [ending(_TOLD, _TOLD, _TOLD)],
 )
 def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """One rank completed and all others were aborted, or the reverse.
+    """One rank finished and all others were aborted, or the reverse.
 
-    Right: All ranks ended alike.
-    Why: a rank that makes one call fewer, or calls with another size or type, completes, and the others wait for it
-    until they are aborted. If only one rank is aborted, the others completed a call without it, and their results
-    cannot be trusted.
-    Fix: compare the calls of that rank with those of the others at the same step, with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    Right: All ranks ended in the same way.
+    Why: a rank that makes one call fewer, or uses another size or type, finishes, and the others wait for it until they
+    are aborted. If only one rank is aborted, the others completed a call without it, and their results cannot be
+    trusted.
+    Fix: run with TORCH_DISTRIBUTED_DEBUG=DETAIL, and compare that rank's calls with those of the others at the same
+    step.
     """
     gone = aborted(log)
     well = [number for number, stream in enumerate(log.streams) if stream.finished and number not in gone]
@@ -155,9 +156,9 @@ def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Find
         return
     told = any(True for _ in log.having(ABORTED))  # then log.finished-beside-an-abort tells of who aborted
     if len(gone) == 1 and not told and (event := log.streams[gone[0]].last):
-        what = "was aborted, and all others finished"
+        what = "was aborted, but all others finished"
     elif len(well) == 1 and (event := log.streams[well[0]].finished):
-        what = "finished, and all others were aborted"
+        what = "finished, but all others were aborted"
     else:
         return
     rank = log.streams[event.stream].rank or 0
@@ -214,7 +215,7 @@ def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
     if len({peer for _, peer in lost}) != 1 or len(writers) < 2 or lost[0][1].partition(".")[0] in spoke:
         return None
     event, peer = lost[0]
-    message = f"{peer} ended: {len(writers)} processes lost their connections, all to it"
+    message = f"{peer} exited: {len(writers)} processes lost their connections to it, and to no other peer"
     return blame_hosts(said(log, event, message, codes=_NO_WORD, subject=peer, **UNPROVEN), peer, ranks=())
 
 
@@ -247,8 +248,8 @@ def _silent(log: JobLog, ends: Ends) -> Finding:
 
 
 _ON_ALL = (
-    "look for a collective, or a call that makes one (a barrier, saving a checkpoint, gathering a metric), that "
-    "only one rank makes, such as below `if rank == 0:`. Let all ranks make it, or none"
+    "look for a collective that only one rank calls, for example below `if rank == 0:`. It may be hidden "
+    "in another call, such as a barrier, saving a checkpoint or gathering a metric. Make all ranks call it, or none"
 )
 _BY_ITS_WORDS = "reported its own failure before the others lost it"
 
@@ -277,24 +278,26 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     """Return what is known of ranks that say nothing, and which causes are left."""
     one, lost = len(ends.silent) == 1, "closed" in ends.complaint_kinds and "timed out" not in ends.complaint_kinds
     if one and first.rank == ends.first_out and first.by_itself:
-        return f"{subject} ended first, without an error message: {first.exit_text}", (_DIED,)
+        return f"{subject} exited first, without an error message: {first.exit_text}", (_DIED,)
     if one and first.alive:
         return f"{subject} had not reached {_awaited(ends)}, although its process was alive", (_LATE,)
     if one and first.over:
         alone = [each.rank for each in ends.complaining]
         if len(alone) == 1 and "timed out" in ends.complaint_kinds:
-            return f"only rank {alone[0]} waits in {_awaited(ends)}: {subject} had ended", (_DESYNC,)
-        return f"{subject} ended while the others went on", (_DESYNC, _DIED)
+            return f"only rank {alone[0]} waits in {_awaited(ends)}, because {subject} had exited", (_DESYNC,)
+        return f"{subject} exited while the others continued", (_DESYNC, _DIED)
     if one and not lost and ends.wrote_on(first):
-        return f"{subject} had not reached {_awaited(ends)}, and was still at work", (_LATE,)
+        return f"{subject} had not reached {_awaited(ends)} and was still busy", (_LATE,)
     if not lost:
         codes = (_LATE, _DIED) if first.has_log else (_LATE, _DIED, _DESYNC)  # it may have waited in another call
         return f"{subject} did not reach {_awaited(ends)}, and printed nothing", codes
     if not one:
         return f"{subject} print nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
-        return f"{subject} ended, and it has no log", _NO_WORD
-    return f"{subject} exited silently: its log just ends, and the others lost their connections to it", (_DIED,)
+        return f"{subject} exited, and there is no log of it", _NO_WORD
+    return f"{subject} exited silently: its log ends without an error, and the others lost their connections to it", (
+        _DIED,
+    )
 
 
 def _awaited(ends: Ends) -> str:
@@ -340,16 +343,16 @@ def ras_said(text: str) -> tuple[RasStatus]:
 def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
     """NCCL's RAS reports a process of the job as dead.
 
-    Right: NCCL's RAS reaches every process of the job.
-    Why: a process that does not answer for 60 seconds has ended or is stopped, or its host is down. The others wait.
-    Fix: look at the end of this process's log and at its host's kernel log.
+    Right: NCCL's RAS can reach every process of the job.
+    Why: a process that does not answer for 60 seconds has exited or is stopped, or its host is down. The others wait.
+    Fix: read the end of this process's log and its host's kernel log.
     """
     for answer, statement in _statements(ras, "dead"):
         for process in statement.processes or (RasProcess(),):
             known = _rank_of(answer, process)
             yield fail(
                 _subject(known),
-                f"{_process(known)} no longer answers: NCCL's RAS considers it dead",
+                f"{_process(known)} no longer answers, and NCCL's RAS considers it dead",
                 blame="unknown",
                 action="restart",
                 confidence=_SURE,
@@ -366,11 +369,11 @@ def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
 def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
     """A process of the job did not answer NCCL's RAS.
 
-    Right: Every process of the job answered NCCL's RAS, or is named as dead.
-    Why: the RAS thread answers even while the program computes, so a process that does not answer has ended or is
+    Right: Every process of the job answered NCCL's RAS, or is reported as dead.
+    Why: the RAS thread answers even while the program computes, so a process that does not answer has exited or is
     stopped.
-    Fix: ask RAS again: after 60 seconds it reports the process as dead or has its answer. Check the process on its
-    host.
+    Fix: query RAS again after 60 seconds: it then reports the process as dead, or has its answer. Check the process on
+    its host.
     """
     for answer, statement in _statements(ras, "missing"):
         if not statement.processes or any(each.kind == "dead" for each in answer.statements):
@@ -394,10 +397,10 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
 def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
     """Ranks launched more of one operation and fewer of another than the others.
 
-    Right: No rank has launched more of one operation and fewer of another than the others, by NCCL's RAS.
-    Why: every rank of a communicator has to call the same collectives; a rank that is ahead in one operation and behind
+    Right: No rank has launched more of one operation and fewer of another than the others, according to NCCL's RAS.
+    Why: every rank of a communicator must call the same collectives. A rank that is ahead in one operation and behind
     in another called one instead of the other.
-    Fix: look for a branch that only this rank takes; flight records (TORCH_FR_BUFFER_SIZE) name the lines.
+    Fix: look for a branch that only this rank takes. Flight records (TORCH_FR_BUFFER_SIZE) show the lines.
     """
     for answer, ahead, behind in _outliers(ras):
         for rank in sorted(ahead.keys() & behind.keys()):
@@ -421,10 +424,11 @@ def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
 def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     """A rank launched fewer operations than the others.
 
-    Right: All ranks of a communicator have launched the same number of operations, by NCCL's RAS.
-    Why: if the counts stay as they are when RAS is asked again, the others wait for this rank. A count that grows shows
-    a job at work, because RAS does not stop it to look.
-    Fix: ask RAS again; if nothing moves, `py-spy dump --pid PID` on this rank's host shows where it is.
+    Right: All ranks of a communicator have launched the same number of operations, according to NCCL's RAS.
+    Why: query RAS again. If the counts do not change, the others wait for this rank. If a count grows, the job is
+    working, because RAS does not stop it.
+    Fix: query RAS again. If the counts do not change, run `py-spy dump --pid PID` on this rank's host to see where it
+    is.
     """
     for answer, ahead, behind in _outliers(ras):
         ranks = sorted(behind.keys() - ahead.keys())
@@ -450,11 +454,11 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     good=lambda: [ras_said(_HEAD)],
 )
 def ras_error(ras: RasStatus) -> Iterator[Finding]:
-    """NCCL's RAS knows of ranks with an error.
+    """NCCL's RAS reports ranks with an error.
 
-    Right: No rank has an error that NCCL's RAS knows of.
-    Why: NCCL returns this error to the program of these ranks; its cause is in their logs.
-    Fix: look at the first NCCL WARN line of these ranks.
+    Right: NCCL's RAS reports no rank with an error.
+    Why: NCCL returns this error to the program on these ranks. The cause is in their logs.
+    Fix: read the first NCCL WARN line of these ranks.
     """
     for answer, statement in _statements(ras, "error"):
         yield warn(

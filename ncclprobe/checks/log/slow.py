@@ -47,18 +47,18 @@ def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     """NCCL uses sockets although the host has RDMA.
 
     Right: NCCL uses RDMA wherever the host has it.
-    Why: with NCCL_IB_DISABLE=1, NCCL_NET=Socket or a NIC that cannot be opened, all data goes through the kernel, at a
-    tenth of the NICs' rate at best and with one processor core per connection.
-    Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
-    "Using network".
+    Why: with NCCL_IB_DISABLE=1, NCCL_NET=Socket or a NIC that cannot be opened, all data goes through the kernel. That
+    reaches a tenth of the NICs' rate at best and takes one CPU core per connection.
+    Fix: unset NCCL_IB_DISABLE. Set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
+    "Using network" for the reason.
     """
     there = rdma_found(log) or any(True for _ in log.having("GPU Direct RDMA Enabled"))
     switched_off = any(True for _ in log.having(*_OFF)) and any(True for _ in log.having("NCCL_IB_HCA set"))
     if there or switched_off:
-        message = "sockets are used although the host has RDMA devices"
+        message = "NCCL uses sockets although the host has RDMA devices"
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
     elif len(hosts(log)) > 1 or (log.world_size or 0) > _ONE_HOST:
-        message = "several hosts exchange data over sockets; NCCL found no RDMA device"
+        message = "several hosts exchange data over sockets, because NCCL found no RDMA device"
         for event in log.having("Using network Socket"):
             yield blame_no_rank(said(log, event, message, severity=Severity.WARN, **LIMIT))
             return
@@ -77,11 +77,11 @@ _GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "
 def gpudirect_off(log: JobLog) -> Iterator[Finding]:
     """GPUDirect RDMA is off for all NICs of a host.
 
-    Right: GPUDirect RDMA is on for NICs of every host that uses RDMA.
-    Why: without nvidia-peermem, or DMA-BUF of the open kernel modules, every byte is copied through host memory, which
+    Right: GPUDirect RDMA is on for NICs on every host that uses RDMA.
+    Why: without nvidia-peermem, or DMA-BUF in the open kernel modules, every byte is copied through host memory, which
     halves the rate of fast NICs.
-    Fix: `modprobe nvidia-peermem` on the host, after the NIC's and the GPU's drivers; or the open kernel modules and a
-    kernel from 5.12 on.
+    Fix: run `modprobe nvidia-peermem` on the host after the drivers of the NIC and the GPU are loaded. Or use the open
+    kernel modules with Linux 5.12 or newer.
     """
     yield from informed(log, _GDR[2:], "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE)
     on = {event.host for event in log.having("GPU Direct RDMA Enabled for HCA")}
@@ -105,16 +105,16 @@ BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
     good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0"],
 )
 def nvls_left_out(log: JobLog) -> Iterator[Finding]:
-    """NCCL tried to use NVLS, and went on without it.
+    """NCCL tried to use NVLS but continued without it.
 
-    Right: NCCL uses NVLS everywhere it tried to.
-    Why: NCCL 2.27 and 2.28 go on without NVLS if its memory cannot be bound. all_reduce is then up to a third slower,
-    and may hang for ever if only some ranks go without it.
-    Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host.
+    Right: NCCL uses NVLS on every rank that tried to.
+    Why: NCCL 2.27 and 2.28 continue without NVLS if its memory cannot be bound. all_reduce is then up to a third
+    slower, and may hang forever if only some ranks use NVLS.
+    Fix: run `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host.
     """
     for event in log.having(BIND):
         if "Proceeding without NVLS" in event.text:
-            yield said(log, event, "goes on without NVLS", severity=Severity.WARN, **NODE)
+            yield said(log, event, "continues without NVLS", severity=Severity.WARN, **NODE)
 
 
 @cause(
@@ -131,8 +131,8 @@ def nvls_left_out(log: JobLog) -> Iterator[Finding]:
 def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     """NCCL uses InfiniBand and Ethernet NICs together.
 
-    Right: NCCL uses NICs of one link layer on every host.
-    Why: NCCL spreads channels over the nearby NICs, so a slow Ethernet NIC for storage or management can slow the fast
+    Right: NCCL uses only one link layer on every host.
+    Why: NCCL spreads channels over the nearby NICs. A slow Ethernet NIC for storage or management can slow the fast
     ones, and an InfiniBand port cannot connect to an Ethernet port at the other end.
     Fix: set NCCL_IB_HCA to only the compute NICs, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
@@ -140,7 +140,7 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     using = ((e, {each.link.partition("/")[0] for each in used(e.text)}) for e in log.having("NET/IB : Using"))
     mixed = (e for e, links in using if {"IB", "RoCE"} <= links)
     for event, *_ in grouped((e.host, e) for e in mixed).values():
-        yield said(log, event, "InfiniBand and Ethernet NICs are used together", severity=severity, **JOB)
+        yield said(log, event, "NCCL uses InfiniBand and Ethernet NICs together", severity=severity, **JOB)
 
 
 _WRONG = ("Out of bounds values",)
@@ -154,13 +154,13 @@ _WRONG = ("Out of bounds values",)
     good=lambda: ["# Out of bounds values : 0 OK"],
 )
 def wrong_data(log: JobLog) -> Iterator[Finding]:
-    """nccl-tests counted wrong values.
+    """nccl-tests found wrong values.
 
-    Right: nccl-tests counted no wrong value.
-    Why: nccl-tests compares each result with the right one. A wrong value means that memory, a link or a NIC corrupts
-    data without an error, or that this NCCL release has a fault with these settings.
-    Fix: repeat on each node by itself (`all_reduce_perf -g 8`) and then with pairs of nodes. A node that fails by
-    itself is faulty: look there for ECC and NVLink errors (`nvidia-smi -q`); repeat also without NCCL_PROTO and
+    Right: nccl-tests found no wrong values.
+    Why: nccl-tests compares each result with the correct one. A wrong value means that memory, a link or a NIC silently
+    corrupts data, or that this NCCL release has a bug with these settings.
+    Fix: repeat the test on each node by itself (`all_reduce_perf -g 8`), and then on pairs of nodes. A node that fails
+    by itself is faulty. Check it for ECC and NVLink errors (`nvidia-smi -q`). Also repeat without NCCL_PROTO and
     NCCL_ALGO.
     """
     for event in log.having(*_WRONG):
@@ -187,12 +187,12 @@ def ended(*ends: str) -> str:
     good=lambda: [ended(ABORTED, ABORTED, ABORTED)],
 )
 def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
-    """A rank aborted its communicator, and others completed theirs.
+    """A rank aborted its communicator, but others finished theirs.
 
-    Right: No rank finished beside one that aborted.
+    Right: No rank finished while another aborted.
     Why: when a rank aborts, its kernel skips its copies but still signals its neighbours that their data has arrived
     (prims_simple.h, genericOp). Over P2P they complete the operation with wrong data, and no call returns an error.
-    Fix: discard all that the ranks computed from that operation on, and make all ranks abort if one does.
+    Fix: discard everything that the ranks computed from that operation on, and make all ranks abort if one does.
     """
     aborted = {_member(event): event for event in log.having(ABORTED)}
     finished = {_member(event) for event in log.having(DESTROYED)} - {*aborted}
@@ -201,15 +201,15 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     if left and {size for _, size in left} <= {size for _, size in finished}:
         gone = tuple(sorted(rank for rank, _ in left if rank is not None))
         message = (
-            f"{plural(len(gone), 'rank')} did not finish, others aborted, and {plural(len(finished), 'rank')} finished"
+            f"{plural(len(gone), 'rank')} did not finish, others aborted, but {plural(len(finished), 'rank')} finished"
         )
-        message += ": their data may be wrong"
+        message += ", so their data may be wrong"
         yield said(log, next(iter(aborted.values())), message, ranks=gone, codes=_NO_END, **RESTART)
         return
     for (rank, size), event in aborted.items():
         others = sum(each[1] == size for each in finished)
         if others and rank is not None:
-            message = f"rank {rank} aborted and {plural(others, 'rank')} finished: their data may be wrong"
+            message = f"rank {rank} aborted but {plural(others, 'rank')} finished, so their data may be wrong"
             yield said(log, event, message, ranks=(rank,), severity=Severity.WARN, **RESTART)
 
 
@@ -239,10 +239,10 @@ def rank_came_late_to_nccl(log: JobLog) -> Iterator[Finding]:
     """A rank joined NCCL's initialisation long after the others.
 
     Right: All ranks joined NCCL's initialisation within a minute.
-    Why: in its phase "bootstrap" every rank waits for the last one, which itself waits least (since 2.22 NCCL prints
-    the seconds of each phase). All others pay for that rank's earlier work, such as loading a model.
-    Fix: let all ranks create the group before long work, and find what slows this one down: its disk, its image, its
-    host.
+    Why: in the phase "bootstrap" every rank waits for the last one, so the last rank has the shortest phase (since 2.22
+    NCCL prints the seconds of each phase). All others wait for that rank's earlier work, such as loading a model.
+    Fix: create the group on all ranks before long work, and find out what slows this rank down: its disk, its image or
+    its host.
     """
     waited = {each.rank: (_seconds(each.text, "bootstrap "), each) for each in log.having(_TIMED)}
     longest = max((seconds for seconds, _ in waited.values()), default=0)

@@ -70,12 +70,12 @@ HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\
 def settings_differ(log: JobLog) -> Iterator[Finding]:
     """Ranks have different NCCL settings.
 
-    Right: All ranks report the same value of every setting that has to be equal.
-    Why: each rank computes by itself how a collective is divided. Ranks with different algorithms, protocols, buffers
-    or transports wait for messages that the others never send, or get more data than they expect. With another
-    NCCL_BUFFSIZE they may end with wrong data and no error.
-    Fix: set the variable on all hosts or on none: in mpirun with -x, in sbatch with --export, in Kubernetes in every
-    pod; /etc/nccl.conf of single hosts counts as well.
+    Right: All ranks report the same value for every setting that must be equal.
+    Why: each rank computes on its own how to divide a collective. Ranks with different algorithms, protocols, buffers
+    or transports wait for messages that the others never send, or get more data than they expect. If NCCL_BUFFSIZE
+    differs, they may get wrong data without an error.
+    Fix: set the variable on all hosts or on none, with -x in mpirun, --export in sbatch, or in every pod in Kubernetes.
+    Also compare /etc/nccl.conf on the hosts.
     """
     wrong = failed(log) or aborted(log) or any(event.level == "WARN" for event in log.having(_CUDA))
     for event in log.having(_DIAGNOSED) if wrong else ():
@@ -84,7 +84,7 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
         by_value = grouped(values.values()) if wrong or name in _SPOILING else {}
         for value, (event, *_) in by_value.items() if len(by_value) > 1 else ():
             if value != "not set":
-                message = f"{name} is {value} here and different on other ranks"
+                message = f"{name} is {value} on this rank but different on others"
                 yield said(log, event, message, subject=name, **JOB)
 
 
@@ -111,17 +111,18 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
     """Ranks run different versions of NCCL.
 
     Right: All ranks run the same version of NCCL.
-    Why: while ranks join, they send each other structures of their release, and another release reads them with another
-    length.
-    Fix: use one image on all hosts. `ncclprobe doctor` on each host reads the version that a job loads from the file
-    itself (torch reports the one that it was compiled with). Look for another libnccl.so.2 in LD_LIBRARY_PATH.
+    Why: while ranks join, they exchange structures whose length depends on the NCCL release, so a different release
+    misreads them.
+    Fix: use the same image on all hosts. `ncclprobe doctor` on each host reads the version from the library that a job
+    would load (torch reports only the version that it was compiled with). Look for another libnccl.so.2 in
+    LD_LIBRARY_PATH.
     """
     yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
     if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _shares_communicator(log)):
         named = (e for e in log.having(_VERSION) if "error" not in e.text)
         for version, (event, *_) in grouped((between(e.text, _VERSION, "+"), e) for e in named).items():
             if version[:1].isdecimal():
-                yield said(log, event, f"NCCL {version} here and another on other ranks", **IMAGE)
+                yield said(log, event, f"this rank runs NCCL {version}, but others run another version", **IMAGE)
 
 
 def failed_to_meet(log: JobLog) -> bool:
@@ -159,17 +160,19 @@ _LOADER = ("undefined symbol: nccl", "libnccl.so.2: cannot open", "libnccl.so: c
     good=lambda: ["n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: ncclNetPlugin_v8"],
 )
 def another_library(log: JobLog) -> Iterator[Finding]:
-    """The NCCL found at run time is not the one that the program was built for.
+    """The NCCL found at run time differs from the one that the program was built for.
 
     Right: The NCCL found at run time is the one that the program was built for.
     Why: the loader uses the first libnccl.so.2 in LD_LIBRARY_PATH, the program's run path and ld.so.cache. An older
     system library lacks functions that a newer torch calls.
-    Fix: `ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl`; remove the other
-    folder from LD_LIBRARY_PATH, or install the nvidia-nccl wheel that torch requires.
+    Fix: run `ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl`. Remove the
+    other folder from LD_LIBRARY_PATH, or install the nvidia-nccl wheel that torch requires.
     """
     for event in log.having(*_TOO_OLD, *_LOADER):
         if "/Plugin" not in event.text and not demoted(event):
-            yield said(log, event, "the NCCL found at run time is not the one that the program was built for", **IMAGE)
+            yield said(
+                log, event, "the NCCL found at run time differs from the one that the program was built for", **IMAGE
+            )
 
 
 _VERSION = "NCCL version "
@@ -213,9 +216,9 @@ _BUGS = (
     ),
     _Bug(
         "nccl-bug-2.27-cumem-host", (2, 24, 0), (2, 29, 0), ("invalid argument", "not permitted", "not supported'"),
-        "CUDA refuses shared host memory to ranks, for example in containers that forbid NUMA calls",
-        "NCCL_CUMEM_HOST_ENABLE=0 on all ranks; or `--cap-add SYS_NICE` and a seccomp profile with get_mempolicy and "
-        "mbind",
+        "CUDA does not let ranks share host memory, for example in a container that forbids NUMA calls",
+        "set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. Or start the container with `--cap-add SYS_NICE` and a "
+            "seccomp profile that allows get_mempolicy and mbind",
         ("transport/shm.cc", "include/alloc.h", "allocator.cc"),
     ),
 )  # fmt: skip
@@ -240,8 +243,9 @@ def known_bugs(log: JobLog) -> Iterator[Finding]:
     """The job hit a known bug of this NCCL release.
 
     Right: No job hit a known bug of its release.
-    Why: 2.19 and 2.20 mix up messages on slow networks while ranks connect. 2.25 requests more shared memory than GPUs
-    of compute capability 12 have. 2.24 to 2.28 share host memory through CUDA even if a container forbids it.
+    Why: NCCL 2.19 and 2.20 can mix up messages on slow networks while ranks connect. NCCL 2.25 requests more shared
+    memory than GPUs of compute capability 12 have. NCCL 2.24 to 2.28 share host memory through CUDA even if a container
+    forbids it.
     Fix: use the release, or the setting, that the finding names.
     """
     for bug in _BUGS:

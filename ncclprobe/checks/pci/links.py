@@ -59,12 +59,12 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
     applies=on_pcie,
 )
 def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Iterator[Finding]:
-    """A GPU has fewer PCIe lanes than it could, or than its siblings.
+    """A GPU uses fewer PCIe lanes than it supports, or than its siblings use.
 
-    Right: Every GPU has all its PCIe lanes.
-    Why: half the lanes halve the rate to the host, to the NIC and to GPUs without NVLink. Unlike the speed, which falls
-    when a GPU idles, the width never changes by itself.
-    Fix: reseat the GPU or its riser, and check the slot's lanes in the firmware set-up; if that does not help, have it
+    Right: Every GPU uses all its PCIe lanes.
+    Why: with half the lanes, the rate to the host, to the NIC and to GPUs without NVLink is halved. The speed falls
+    when a GPU is idle, but the width never changes by itself.
+    Fix: reseat the GPU or its riser, and check the slot's lanes in the firmware setup. If that does not help, have it
     repaired.
     """
     unknown, devices = {}, gpu_devices(pci, gpus)
@@ -79,11 +79,11 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             message = f"runs at PCIe x{now}, but GPU and slot support x{best}"
             evidence = f"NVML of {gpu.pci}: current and maximum link width"
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
-                yield note(name, f"{message}, as its siblings have", evidence=evidence)
+                yield note(name, f"{message}; its siblings run at the same width", evidence=evidence)
             else:
                 yield fail(name, message, **NODE, evidence=evidence)
         elif best < (usual := most_frequent(like)):
-            message = f"x{best} at most; {like.count(usual)} of {len(like)} reach x{usual}"
+            message = f"supports at most PCIe x{best}; {like.count(usual)} of {len(like)} support x{usual}"
             by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
             tell = note if by_design else warn
             yield tell(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkWidth")
@@ -110,15 +110,13 @@ def _switches(gpus: Mapping[str, Device], pci: Pci | Absent, virtual: bool) -> I
         alike = [other.link for other in bridges.values() if other.identity == bridge.identity]
         widths = [other.width or 0 for other in alike if isinstance(other, PcieLink)]
         wider = sum(width > link.width for width in widths)
-        message = f"the switch above {', '.join(below[address])} is x{link.width} and could be x{link.max_width}"
-        message += f"; {wider} of {len(widths)} of its kind have more lanes"
+        message = f"the switch above {', '.join(below[address])} runs at x{link.width} but supports x{link.max_width}"
+        message += f"; {wider} of {len(widths)} of its kind use more lanes"
         evidence = f"/sys/bus/pci/devices/{address}/current_link_width"
         if virtual or 2 * wider <= len(widths):
             yield note(address, message, evidence=evidence)
         else:
-            remedy = (
-                "reseat the board or the riser that the switch is on, or have it repaired; then compare lspci's LnkSta"
-            )
+            remedy = "reseat the board or riser with the switch, or have it repaired. Then compare LnkSta in lspci"
             yield fail(address, message, **NODE, evidence=evidence, remedy=remedy)
 
 
@@ -139,12 +137,12 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
     applies=on_pcie,
 )
 def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's PCIe link is slow under load, or cannot reach its siblings' speed.
+    """A GPU's PCIe link is slow under load, or supports less than its siblings' links.
 
     Right: Every GPU's PCIe link reaches its siblings' speed.
     Why: each generation doubles the rate to the host, to the NIC and to GPUs without NVLink. An idle GPU lowers its
-    link to generation 1 and raises it with the first copy, so an idle link is judged by its maximum.
-    Fix: check the slot's speed in the firmware set-up, and reseat the GPU or its riser.
+    link to generation 1 and raises it at the first copy, so an idle link is judged by its maximum.
+    Fix: check the slot's speed in the firmware setup, and reseat the GPU or its riser.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -157,10 +155,10 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         )
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
-            message = f"PCIe generation {best} at most; its siblings reach {usual}"
+            message = f"supports at most PCIe generation {best}; its siblings support {usual}"
             yield warn(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkGeneration")
         elif working and now < best:
-            message = f"PCIe generation {now} of {best}, although it is not idle"
+            message = f"runs at PCIe generation {now} of {best}, although it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
             yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
@@ -213,9 +211,9 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link is narrower or slower than it could be.
 
     Right: Every NIC's PCIe link has its full width and speed.
-    Why: the NIC sends and receives no faster than its slot, and neither does any NCCL ring that passes through it.
-    Fix: reseat the NIC or its riser, and check the slot's lanes and speed in the firmware set-up. If that does not
-    help, have it repaired.
+    Why: the NIC, and every NCCL ring through it, is no faster than its slot.
+    Fix: reseat the NIC or its riser, and check the slot's lanes and speed in the firmware setup. If that does not help,
+    have it repaired.
     """
     found = rdma_cards(fabric, pci)
     unknown = {}
@@ -237,7 +235,7 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         else:
             yield note(
                 name,
-                f"{message}; enough for its ports, or all that the slot has" if not short else message,
+                f"{message}; that is enough for its ports, or the slot supports no more" if not short else message,
                 evidence=evidence,
             )
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_width")
@@ -257,11 +255,11 @@ def functions_alone(job: Job, fabric: Fabric | Absent, gpus: Gpus | Absent) -> b
     applies=functions_alone,
 )
 def function_link(pci: Pci) -> Iterator[Finding]:
-    """The PCIe link of a GPU has fewer lanes than it could, or that of a NIC fewer or slower ones.
+    """A GPU's PCIe link has too few lanes, or a NIC's PCIe link is too narrow or too slow.
 
-    Right: The PCIe link of every GPU and NIC has its full width, and that of a NIC its full speed.
-    Why: the device sends and receives no faster than its slot. An idle GPU lowers its speed; a NIC does not.
-    Fix: reseat the card or its riser, and check the slot's lanes and speed in the firmware set-up.
+    Right: Every GPU and NIC has its full PCIe width, and every NIC its full PCIe speed.
+    Why: the device is no faster than its slot. An idle GPU lowers its link speed; a NIC does not.
+    Fix: reseat the card or its riser, and check the slot's lanes and speed in the firmware setup.
     """
     every = (*pci.of("gpu"), *pci.of("nic"))
     for device in every:
@@ -302,9 +300,9 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link carries less than its ports.
 
     Right: Every NIC's PCIe link carries as much as its ports.
-    Why: 400 Gb/s need a slot of generation 5 with 16 lanes. In a smaller slot the port never reaches its rate. Two
-    ports of one card share its slot.
-    Fix: move the NIC to a faster slot; otherwise expect the slot's rate, not the port's.
+    Why: 400 Gb/s require a generation 5 slot with 16 lanes. In a smaller slot the port never reaches its rate. Two
+    ports on one card share its slot.
+    Fix: move the NIC to a faster slot, or expect only the slot's rate.
     """
     found = rdma_cards(fabric, pci)
     unknown = {}
@@ -316,7 +314,10 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         ports = [port for other in card for port in found[other][1]]
         rate = sum(map(_rate, ports))
         if name == card[0] and link.gbps < rate:
-            message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, but its active ports {rate:g} Gb/s together"
+            message = (
+                f"its link of {_written(link)} carries {link.gbps:.0f} Gb/s, but its active ports carry {rate:g} Gb/s "
+                "together"
+            )
             evidence = (
                 f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
                 f"the rate of {', '.join(port.name for port in ports)}",
@@ -348,13 +349,14 @@ FABRIC, CARDS = cards(*(nic(number, FULL) for number in range(4)))
     applies=bare_metal,
 )
 def settings(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
-    """A GPU or NIC has other PCIe settings than its siblings.
+    """A GPU's or NIC's PCIe settings differ from those of its siblings.
 
     Right: All GPUs, and all NICs of one model, have the same PCIe settings.
-    Why: a NIC whose MaxReadReq is 512 while the others have 4096, or without relaxed ordering, reads memory slower than
-    they do, and sets the pace of every ring. A replaced or reset card, or a script that missed one, causes this. If
-    only one GPU translates addresses itself (ATS), its DMA takes another path.
-    Fix: `setpci -s ADDRESS CAP_EXP+8.w` shows the register; set it as for the others at each boot, or in the firmware.
+    Why: a NIC without relaxed ordering, or with MaxReadReq 512 instead of 4096, reads memory more slowly than the
+    others and sets the pace of every ring. This happens after a card was replaced or reset, or if a script missed a
+    card. If only one GPU translates addresses itself (ATS), its DMA takes another path.
+    Fix: run `setpci -s ADDRESS CAP_EXP+8.w` to see the register. Set it to the value of the other cards at each boot,
+    or in the firmware.
     """
     devices = gpu_devices(pci, gpus)
     if isinstance(fabric, Fabric):
@@ -379,6 +381,6 @@ def _odd(found: Mapping[str, PcieSettings], devices: Mapping[str, Device]) -> It
         return
     for name, own in found.items():
         if own != usual:
-            message = f"{own}; {times} of {len(found)} have {usual}"
+            message = f"has {own}, but {times} of {len(found)} have {usual}"
             evidence = f"/sys/bus/pci/devices/{devices[name].address}/config (lspci -vvv: DevCtl)"
             yield warn(name, message, blame="node", action="fix-image", evidence=evidence)

@@ -65,13 +65,13 @@ _SINCE_BOOT = Certainty("medium", "since boot")
     applies=bare_metal,
 )
 def acs(pci: Pci, choices: Choices | Absent) -> Iterator[Finding]:
-    """A PCIe switch redirects traffic between its devices to the processor (ACS).
+    """A PCIe switch redirects traffic between its devices to the CPU (ACS).
 
-    Right: No PCIe switch redirects traffic between its devices to the processor (ACS).
-    Why: with ACS redirection GPUDirect leaves the switch, takes the host's bridge at a fraction of the rate, or hangs
-    (nccl#1412, nccl#199; the "PCI Access Control Services" part of NCCL's troubleshooting).
-    Fix: on machines that run no virtual machines turn ACS off in the firmware's set-up, or with setpci at each boot.
-    Until then NCCL_P2P_DISABLE=1 has GPUs without NVLink go through host memory, which is slow and does not hang.
+    Right: No PCIe switch redirects traffic between its devices to the CPU (ACS).
+    Why: with ACS redirection, GPUDirect traffic leaves the switch and goes through the host bridge at a fraction of the
+    rate, or hangs (nccl#1412, nccl#199; "PCI Access Control Services" in NCCL's troubleshooting guide).
+    Fix: if the machine runs no virtual machines, turn ACS off in the firmware setup, or with setpci at each boot. Until
+    then NCCL_P2P_DISABLE=1 makes GPUs without NVLink use host memory, which is slow but does not hang.
     """
     if not _may_redirect(pci):
         return
@@ -139,10 +139,10 @@ def iommu(
     """The IOMMU translates the addresses of GPUs or NICs.
 
     Right: The IOMMU does not translate the addresses of GPUs and NICs.
-    Why: each transfer between GPUs, or between GPU and NIC, then goes up to the processor for translation. Jobs hang,
-    or reach 6 GB/s instead of 20 (nccl#257, nccl-tests#115).
-    Fix: boot with iommu=pt (and keep intel_iommu=on or amd_iommu=on), or turn the IOMMU off in the firmware. Until
-    then NCCL_P2P_DISABLE=1 sends GPUs without NVLink through host memory, which is slow but does not hang.
+    Why: each transfer between GPUs, or between a GPU and a NIC, then goes through the CPU for address translation. Jobs
+    hang, or reach 6 GB/s instead of 20 (nccl#257, nccl-tests#115).
+    Fix: boot with iommu=pt (and keep intel_iommu=on or amd_iommu=on), or turn the IOMMU off in the firmware. Until then
+    NCCL_P2P_DISABLE=1 makes GPUs without NVLink use host memory, which is slow but does not hang.
     """
     if not any(isinstance(each.iommu, Absent) or str(each.iommu).startswith("DMA") for each in pci.devices.values()):
         return
@@ -154,13 +154,17 @@ def iommu(
     if translated:
         kinds = ", ".join(sorted(set(translated.values())))
         names = first_of(translated, _MOST_NAMED)
-        message = f"IOMMU groups of {len(translated)} of {len(devices)} devices are of type {kinds}: {names}"
+        message = f"{len(translated)} of {len(devices)} devices have IOMMU groups of type {kinds}: {names}"
         evidence = "/sys/bus/pci/devices/*/iommu_group/type"
         if _direct(gpus, fabric, peers):
             more = peers_over_pcie(choices)
             yield warn("IOMMU", f"{message}{more}", blame="node", action="fix-image", evidence=evidence)
         else:
-            yield note("IOMMU", f"{message}; no traffic here goes from device to device over PCIe", evidence=evidence)
+            yield note(
+                "IOMMU",
+                f"{message}; on this machine no traffic goes directly between devices over PCIe",
+                evidence=evidence,
+            )
     yield from blanks(unknown, len(devices), "/sys/bus/pci/devices/*/iommu_group/type")
 
 
@@ -208,9 +212,9 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
     """A GPU or NIC has had fatal errors on the PCI bus.
 
     Right: No GPU or NIC has had fatal errors on the PCI bus.
-    Why: such an error takes the device off the bus until it is reset, and ends the job. Other counted errors, some of
-    them from the boot itself, are reported as notes.
-    Fix: reseat the device, its riser or cable. If the counts keep growing, have it repaired.
+    Why: such an error ends the job and removes the device from the bus until it is reset. Other errors, some of which
+    happen at every boot, are reported as notes.
+    Fix: reseat the device, its riser or its cable. If the counts keep growing, have it repaired.
     """
     devices = gpu_devices(pci, gpus)
     if isinstance(fabric, Fabric):
@@ -221,11 +225,11 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
         if isinstance(device.errors, Absent):
             unknown[name] = NO_COUNTERS if missing(device.errors) else device.errors
         elif device.errors.fatal:
-            message = f"fatal errors since boot: {_counted(device.errors.fatal)}"
+            message = f"has had fatal errors since boot: {_counted(device.errors.fatal)}"
             yield warn(name, message, blame="node", action="retest", confidence=_SINCE_BOOT, evidence=evidence)
         elif device.errors.nonfatal:
             counts = _counted(device.errors.nonfatal)
-            yield note(name, f"errors since boot that were not fatal: {counts}", evidence=evidence)
+            yield note(name, f"has had errors since boot that were not fatal: {counts}", evidence=evidence)
     yield from blanks(unknown, len(devices), "/sys/bus/pci/devices/*/aer_dev_*")
 
 
@@ -246,12 +250,12 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
     applies=gpu_job,
 )
 def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
-    """Only a small window of a GPU's memory is visible on the PCI bus (BAR 1).
+    """Only a small part of a GPU's memory is visible on the PCI bus (BAR 1).
 
-    Right: The whole memory of every GPU is visible on the PCI bus (BAR 1).
-    Why: over PCIe a NIC and other GPUs reach only the memory inside that window. With 256 MiB NCCL's buffers for many
-    channels do not fit, and GPUDirect fails or is not used.
-    Fix: turn on "Above 4G decoding" and resizable BARs in the firmware's set-up; on A40, L40 and RTX boards choose the
+    Right: All memory of every GPU is visible on the PCI bus (BAR 1).
+    Why: over PCIe, a NIC and other GPUs can access only the memory inside that window. NCCL's buffers for many channels
+    do not fit into 256 MiB, so GPUDirect fails or is not used.
+    Fix: turn on "Above 4G decoding" and resizable BARs in the firmware setup. On A40, L40 and RTX boards choose the
     mode without displays (NVIDIA's displaymodeselector).
     """
     unknown = {}
@@ -262,7 +266,7 @@ def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
         if isinstance(gpu.bar1_bytes, Absent):
             unknown[name] = gpu.bar1_bytes
         elif gpu.bar1_bytes <= SMALL_WINDOW:
-            message = f"BAR 1 is {gpu.bar1_bytes >> 20} MiB"
+            message = f"its BAR 1 is {gpu.bar1_bytes >> 20} MiB"
             if widest[gpu.name] > gpu.bar1_bytes:
                 message += f", but {widest[gpu.name] >> 20} MiB on its siblings"
                 yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetBAR1MemoryInfo")
@@ -306,10 +310,10 @@ def topology_agree(
     """sysfs and nvidia-smi disagree about how two devices are connected.
 
     Right: sysfs and nvidia-smi agree about how devices are connected.
-    Why: NCCL uses sysfs and NVML, people and launchers use `nvidia-smi topo -m`. If the two differ, one of them is
-    wrong, and processes are bound to the wrong NIC or processor, or NCCL misses a nearby NIC.
-    Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside of any container or job, whose cgroup hides processors
-    from nvidia-smi; then look at NCCL's own view (NCCL_TOPO_DUMP_FILE), which decides.
+    Why: NCCL uses sysfs and NVML, but people and launchers use `nvidia-smi topo -m`. If the two differ, one of them is
+    wrong. Then processes are bound to the wrong NIC or CPUs, or NCCL does not use a nearby NIC.
+    Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside any container or job, because a cgroup hides CPUs from
+    nvidia-smi. Then check NCCL's own view (NCCL_TOPO_DUMP_FILE), which is what counts.
     """
     own = machine_topology(
         pci,
@@ -329,8 +333,8 @@ def topology_agree(
         if words[0] != words[1] and one < other and not lost & {one, other}
     )
     for (shown, said), pairs in differing.items():
-        message = f"{shown} by sysfs and NVML, {said} by nvidia-smi"
-        more = f", and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
+        message = f"{shown} according to sysfs and NVML, but {said} according to nvidia-smi"
+        more = f", and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
         same = _means(shown) == _means(said)
         tell = note if same or is_virtual(machine) or isinstance(links, Absent) else warn
         yield tell(pairs[0] + more, message, action="retest", evidence=("/sys/bus/pci/devices", "nvidia-smi topo -m"))

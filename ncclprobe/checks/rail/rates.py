@@ -50,15 +50,16 @@ _BUSY_INTERPRETER = 0.5
     slows=True,
 )
 def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> Iterator[Finding]:
-    """A rail is slower than the others, or than its port, or has a much higher latency.
+    """A rail is slower than the others or than its port, or has a much higher latency.
 
-    Right: Every rail is as fast as the others, and answers as quickly.
+    Right: Every rail is as fast as the others, with the same latency.
     Why: NCCL spreads each ring over all rails and waits for the last one, so the slowest rail sets the pace of the job.
-    Causes are a port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable with errors,
-    or a shared switch port. NCCL's small operations take about as long as one trip across the network, so a longer path
-    or a port in a power-saving state slows them.
-    Fix: compare rate, width and error counters of the port and its switch port with a neighbour's, and the NIC's PCIe
-    link (`ncclprobe doctor`: ib.rate, pci.width); move the cable to find out whether the cable or the port is at fault.
+    Common causes are a port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable with
+    errors, or a shared switch port. NCCL's small operations take about as long as one trip across the network, so a
+    longer path or a port in a power-saving state slows them down.
+    Fix: compare rate, width and error counters of the port and its switch port with those of a healthy port. Check the
+    NIC's PCIe link (ib.rate and pci.width in `ncclprobe doctor`). Move the cable to find out whether the cable or the
+    port is at fault.
     """
     found = tests(rails)
     expected = _expected(found, fabrics, buses)
@@ -80,8 +81,8 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     if judged.all_slow and expected:
         yield warn(
             "all rails",
-            f"every rail is slow: {usual:.3g} GB/s is usual, but at least {expected:.3g} GB/s is expected from these "
-            "ports and their PCIe links",
+            f"every rail is slow: the typical rate is {usual:.3g} GB/s, but at least {expected:.3g} GB/s is "
+            "expected from these ports and their PCIe links",
             action="retest",
             evidence=f"{judged.tests} tests of one direction",
         )
@@ -187,8 +188,8 @@ def _late(found: list[Tried], rails: Every[Rails]) -> Iterator[Finding]:
     if late > _BUSY * usual:
         yield note(
             "all rails",
-            f"latency is not judged, because the nodes' processors were busy: of the trips on one rail the late ones "
-            f"took {late:.3g} µs, the usual {usual:.3g} µs",
+            f"latency is not judged, because the nodes' CPUs were busy: on one rail late trips took {late:.3g} "
+            f"µs, but typical trips {usual:.3g} µs",
             action="retest",
         )
         return
@@ -197,12 +198,12 @@ def _late(found: list[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         slowest = max(times[way] for way in suspect.pairs)
         one_node = suspect.kind == "node"
         yield (warn if one_node else note)(
-            named(suspect, rails), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
+            named(suspect, rails), f"small messages take {slowest:.3g} µs, but {usual:.3g} µs on a typical rail",
             blame="link" if one_node else "fabric", action="retest",
             nodes=tuple(end.node for end in suspect.nodes) if suspect.kind != "split" else (),
             evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
-            remedy="compare the path of this rail (hops, switches) with the others'. Check the processor's power "
-            "states on this node (`cpupower idle-info`) and at PCIe ASPM of the NIC",
+            remedy="compare the path of this rail (hops, switches) with those of the others. Check the CPUs' power "
+                "states on this node (`cpupower idle-info`) and the NIC's PCIe ASPM",
         )  # fmt: skip
 
 
@@ -233,9 +234,9 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
     """Wrong bytes arrive over a rail.
 
     Right: All bytes arrive as they were sent.
-    Why: RDMA checks each packet on the wire, but no byte in the NIC, on PCIe or in memory. A corrupt gradient raises no
-    error, and the model is lost days later.
-    Fix: exclude the node, and measure it again with other nodes. If its bytes are wrong there too, replace the NIC,
+    Why: RDMA checks packets on the wire, but not the data in the NIC, on PCIe or in memory. A corrupt gradient raises
+    no error, and days later the model is lost.
+    Fix: exclude the node, and measure it again with other nodes. If bytes are wrong there too, replace first the NIC,
     then the memory. Look for PCIe and ECC errors (`dmesg`, `ncclprobe doctor`).
     """
     bad: dict[Way, tuple[Tried, int]] = {}
@@ -255,7 +256,8 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
         own = suspect.at_one_node
         yield fail(
             named(suspect, rails),
-            f"{wrong} bytes of one test arrived corrupted, on {len(suspect.pairs)} of {suspect.tests} paths",
+            f"{wrong} bytes of one test arrived corrupted; data was corrupted on {len(suspect.pairs)} of "
+                f"{suspect.tests} paths",
             blame="node" if own else "unknown", action="repair" if own else "retest",
             nodes=tuple(dict.fromkeys(end.node for end in suspect.nodes)) if own else (),
             evidence=seen("the bytes that arrived, compared with the pattern", both_ends(each)),
@@ -279,11 +281,11 @@ _HALVED = World(gpus=True, carries=lambda src, dst, gpu: 0.5 if gpu and BAD in (
     slows=True,
 )
 def gpu(rails: Every[Rails]) -> Iterator[Finding]:
-    """A rail is slower with a GPU's memory than with the host's, or works only with the host's.
+    """A rail is slower with GPU memory than with host memory, or does not work with GPU memory.
 
-    Right: Rails are as fast with a GPU's memory as with the host's.
-    Why: with GPUDirect the NIC reads and writes the GPU itself. If an IOMMU, ACS or a path through the processor is
-    between the two, it does so at a fraction of the rate. No setting reveals this, and it slows every step of a job.
+    Right: Rails are as fast with GPU memory as with host memory.
+    Why: with GPUDirect the NIC reads and writes GPU memory directly. If an IOMMU, ACS or a path through the CPU is in
+    between, it does so at a fraction of the rate. No setting shows this, but it slows every step of a job.
     Fix: turn ACS off on the switches between GPU and NIC, and set the IOMMU to passthrough. Use the NIC below the GPU's
     own switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
     """

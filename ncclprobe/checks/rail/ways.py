@@ -58,10 +58,11 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     """Rails of a node were not tested.
 
     Right: All rails that NCCL would use were tested.
-    Why: if a node has no port for NCCL's own transport, the whole job falls back to TCP sockets, or to a plugin that is
-    not tested here. AWS's EFA does not support reliable connections (the RC transport), so it is not tested either.
-    Fix: see the checks ib.* of that node for the port; on EFA see env.libraries, and run `fi_pingpong -p efa -e rdm`
-    between two nodes.
+    Why: if a node has no port for NCCL's own transport, the whole job falls back to TCP sockets, or to a plugin that
+    this test does not cover. AWS's EFA does not support reliable connections (the RC transport), so it is not tested
+    either.
+    Fix: see the ib.* checks of that node for the state of its ports. On EFA see env.libraries, and run `fi_pingpong -p
+    efa -e rdm` between two nodes.
     """
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
@@ -132,14 +133,14 @@ EMPTY = World(local={_BAD: _NO_GID})
     applies=asked,
 )
 def unusable(rails: Every[Rails]) -> Iterator[Finding]:
-    """An RDMA port cannot be used at all.
+    """An RDMA port cannot be used.
 
     Right: Every RDMA port that NCCL uses can be opened and used.
     Why: NCCL opens each port, registers memory and creates queue pairs before it contacts any other node. If that
-    fails, the job ends; if it hangs, the job waits on this node for ever. These calls need no partner, so no other node
-    is at fault.
-    Fix: the failed call and its error point to the cause: ENOMEM to `ulimit -l`, EACCES to the device file, a hang to
-    the driver or its firmware (dmesg). A container needs /dev/infiniband.
+    fails, the job ends; if it hangs, the job waits for this node forever. These calls involve no other node, so no
+    other node is at fault.
+    Fix: the failed call and its error point to the cause. For ENOMEM check `ulimit -l`, for EACCES the permissions of
+    the device file, and for a hang the driver or its firmware (dmesg). A container needs /dev/infiniband.
     """
     found = [each for each in tests(rails) if not each.gpu]
     by_error: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
@@ -162,7 +163,7 @@ def _unusable(
     """Make a finding of ends that failed by themselves, all in the same way, in some of `count` tests."""
     first, failed_so = next(iter(ends.values()))[0], sum(map(len, ends.values()))
     number = f"; error {first.errno}" if first.errno else ""
-    part = "" if failed_so >= count else f"; in {failed_so} of {count} tests, the others got further"
+    part = "" if failed_so >= count else f"; this happened in {failed_so} of {count} tests, and the others got further"
     nodes = tuple(dict.fromkeys(end.node for end in ends))
     numbers = sorted({end.rail for end in ends})
     where = name(next(iter(ends)), rails) if len(ends) == 1 else f"{fold(nodes)} rail {fold_numbers(numbers)}"
@@ -195,12 +196,12 @@ def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
     shown = f"`show_gids {devices[0]}`" if devices else "`show_gids`"
     if setting:
         return (
-            f"on {node}: unset NCCL_IB_GID_INDEX, so that NCCL looks for RoCE v2 over IPv4 itself (since 2.21), or set "
-            f"the index of that entry: {shown}"
+            f"on {node}, unset NCCL_IB_GID_INDEX, so that NCCL finds RoCE v2 over IPv4 itself (since 2.21), or "
+            f"set it to the index that {shown} lists"
         )
     return (
-        f"on {node}: {shown}; NCCL takes the best GID there is, so give the port's interface the IPv4 address of its "
-        "rail, and RoCE v2"
+        f"on {node}, run {shown}. NCCL uses the best GID that exists, so give the port's interface the IPv4 "
+        "address of its rail, and RoCE v2"
     )
 
 
@@ -211,18 +212,18 @@ def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
     applies=asked,
 )
 def dead(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
-    """Nothing passes over a rail, or in one direction only, or no large messages.
+    """A rail carries nothing, data in only one direction, or no large messages.
 
     Right: Every rail carries data both ways.
-    Why: TCP passes between these nodes, and RDMA over this port does not. NCCL connects and sends, and the job ends
-    with "got completion from peer with status=12" half a minute later, or hangs. A reliable connection needs both
-    directions. RoCE v1 and v2 are incompatible, and a link-local address does not work beyond its own subnet.
-    Packets of another partition, and those larger than a switch's MTU, are dropped silently.
+    Why: TCP works between these nodes, but RDMA over this port does not. NCCL connects and sends, and half a minute
+    later the job ends with "got completion from peer with status=12", or it hangs. A reliable connection needs both
+    directions. RoCE v1 and v2 are incompatible, and a link-local address does not work outside its own subnet. Packets
+    of another partition, and packets larger than a switch's MTU, are dropped silently.
     Fix: if the GIDs do not match, unset NCCL_IB_GID_INDEX, or give the port's interface an IPv4 address (`show_gids`).
     If the P_Keys do not match, compare pkeys/0 of both ports and NCCL_IB_PKEY. If only small messages pass, give all
-    switch ports the MTU of the ports (RoCE: 4200 or more for 4096). Otherwise check the port's cable and switch port,
-    its VLAN and routes, and for a firewall on UDP port 4791 (RoCE v2). On InfiniBand check its LID. Then run
-    `ib_write_bw -d DEVICE`.
+    switch ports the MTU of the ports (for RoCE 4200 or more for 4096). Otherwise check the port's cable, switch port,
+    VLAN and routes, and look for a firewall that blocks UDP port 4791 (RoCE v2). On InfiniBand check the port's LID.
+    Then run `ib_write_bw -d DEVICE`.
     """
     every = tests(rails)
     found = [each for each in every if not each.gpu]
@@ -241,17 +242,17 @@ Explained = tuple[str, Mapping[str, Any]]
 
 def _gid(each: Broken, settings: Every[Settings | Absent]) -> Explained:
     said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
-    return f"{counted(each)} paths are dead: {gid_problem(*_told(each.tests[0]))[0]}{said}", whose
+    return f"{counted(each)} paths do not work: {gid_problem(*_told(each.tests[0]))[0]}{said}", whose
 
 
 def _pkey(each: Broken, _: Every[Settings | Absent]) -> Explained:
-    return f"{counted(each)} paths are dead: {pkey_problem(*_told(each.tests[0]))}", FABRIC
+    return f"{counted(each)} paths do not work: {pkey_problem(*_told(each.tests[0]))}", FABRIC
 
 
 def _mtu(each: Broken, _: Every[Settings | Absent]) -> Explained:
     sizes = sorted({own.mtu for test in each.tests for own in _told(test)})
     used = f"path MTU {sizes[0]}" if sizes else "path MTU unknown"
-    return f"small messages pass and large ones do not on {counted(each)} ways ({used})", FABRIC
+    return f"small messages pass but large ones do not on {counted(each)} paths ({used})", FABRIC
 
 
 def _dead(each: Broken, _: Every[Settings | Absent]) -> Explained:
@@ -259,12 +260,13 @@ def _dead(each: Broken, _: Every[Settings | Absent]) -> Explained:
         kind = {"into": "data sent to it is lost", "out of": "data that it sends is lost"}.get(each.suspect.kind)
         times = " at times" if each.at_times else ""
         message = (
-            f"{kind or 'data sent in this direction is lost'}{times}, the other direction works: {counted(each)} ways"
+            f"{kind or 'data sent in this direction is lost'}{times}, but the other direction works, on "
+            f"{counted(each)} paths"
         )
         return message, {"blame": "link", "action": "repair"}
     passed = "data does not always arrive" if each.at_times else "nothing passes"
     own = each.suspect.at_one_node
-    message = f"{passed}: {counted(each)} paths are dead; {each.tests[0].why}"
+    message = f"{passed}: {counted(each)} paths do not work; {each.tests[0].why}"
     return message, {"blame": "link" if own else "fabric", "action": "repair"}
 
 
@@ -282,7 +284,7 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         first = next(iter(bad.values()))
         yield warn(
             named(suspect, rails),
-            f"{len(bad)} of {plural(count, 'test')} failed, but data passed nevertheless: {first.why}",
+            f"{len(bad)} of {plural(count, 'test')} failed, although data passed in others: {first.why}",
             blame="link" if suspect.at_one_node else "fabric", action="retest",
             nodes=(suspect.nodes[0].node,) if suspect.at_one_node else (),
             evidence=[seen(choices(end), end.failed) for end in first.seen],
@@ -319,12 +321,12 @@ def _crossed(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
     why = next((each.cross for _, each in rails.items() if each.cross), uneven)
     yield fail(
         where,
-        f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
-        f"({why})",
+        f"{len(bad)} of {len(tried)} tests between rails with different numbers failed, but rails with the "
+        f"same number work ({why})",
         **FABRIC,
         evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
-        remedy="route the rails to each other, or keep traffic on its rail: NCCL_CROSS_NIC=0, PXN on, the same "
-        "NCCL_IB_HCA everywhere",
+        remedy="set up routes between the rails, or keep traffic on its rail: NCCL_CROSS_NIC=0, PXN on, and the "
+        "same NCCL_IB_HCA on all nodes",
     )
 
 

@@ -36,12 +36,12 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
     Right: No node, NIC, pair or direction is slow or corrupts data.
-    Why: a collective is as slow as its slowest pair, and its own time does not show which pair that is. Pairs inside
-    nodes are measured first, so that slowness there is not mistaken for the network's. A part that looks slow in the
-    round-robin of all pairs is measured again with other partners, and it is named only if the second measurement
-    confirms the loss and the loss is larger than the spread of repeated measurements.
-    Fix: check the named part: for a node its links, NICs and processes (`ncclprobe doctor`); for a rail its NIC, cable
-    and switch port; for a pair the switches and cables between the two. Then measure again.
+    Why: a collective is as slow as its slowest pair, and its time does not show which pair that is. Pairs inside nodes
+    are measured first, so that a slow node is not mistaken for a slow network. If a part looks slow when all pairs are
+    measured, it is measured again with other partners. It is reported only if the second measurement confirms the loss,
+    and if the loss is larger than the spread of repeated measurements.
+    Fix: check the part that the finding names. For a node, check its links, NICs and processes (`ncclprobe doctor`);
+    for a rail, its NIC, cable and switch port; for a pair, the switches and cables between the two. Then measure again.
     """
     found = localised.found
     named = [*_slow_inside(found), *_slow_between(found), *_wrong_or_lost(found)]
@@ -55,7 +55,7 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
     if asked.require_judged and found.nodes < _FEWEST_NODES:
-        raise Unlearned("with two nodes either may be the slow one: measure at least three nodes")
+        raise Unlearned("with two nodes either may be the slow one, so measure at least three nodes")
 
 
 def _slow_inside(found: Localisation) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
             confidence=Certainty("medium", f"slow in each of {each.tests} turns, compared with other nodes"),
             evidence=seen(f"{each.tests} measurements", f"its peers reach {each.usual_GBps:.3g} GB/s"),
             remedy="look inside the node first: NVLinks and PCIe links below their width or speed (`ncclprobe "
-            "doctor`), processors shared with other jobs, affinity, CPU limits; check its network after that",
+            "doctor`), CPUs shared with other jobs, affinity, CPU limits. Then check its network",
             nodes=(each.node,),
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(each.usual_GBps * (1 - each.ratio), 4),
@@ -100,7 +100,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
         yield finding(
             each.where,
             f"{_what(each)} is slow, at {100 * each.ratio:.0f} % of the usual bandwidth"
-            + ("; the node is also slow inside, which may be the cause: look there first" if slow_inside else ""),
+            + ("; the node is also slow inside, which may be the cause, so look there first" if slow_inside else ""),
             blame="fabric" if len(each.nodes) > _PAIR else _WHOSE[each.kind],
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
@@ -145,15 +145,15 @@ def _device_command(where: str, hosts: Sequence[str]) -> str:
     if name.startswith(_RDMA):
         commands = f"`ibstatus {device}`; `rdma statistic show link {name}/{port or 1}`"
     return (
-        f"on {hosts[0]}, check rate, width and errors: {commands}, and the same on its switch port; check the "
-        "processes of the node with `ncclprobe doctor`; then measure again"
+        f"on {hosts[0]}, check rate, width and errors with {commands}, and those of its switch port. Check "
+        "the node's processes with `ncclprobe doctor`, then measure again"
     )
 
 
 _PAIR = 2
 _SHARED = (
-    "compare the switch that these nodes share, and its uplinks, with those of the other nodes: ports that are down, "
-    "congestion marks, firmware; in a fabric that is oversubscribed by design this share is normal"
+    "compare the switch that these nodes share, and its uplinks, with those of the other nodes: ports "
+    "that are down, congestion marks, firmware. In a fabric that is oversubscribed by design, this share is normal"
 )
 
 
@@ -172,8 +172,8 @@ def _pairs_below_expected(found: Localisation, expected: Expected) -> Iterator[F
             + f": {about.why}",
             action="retest",
             evidence=seen(about.source, about.known),
-            remedy="if every pair is slow, check what all pairs share: `ncclprobe doctor` on any node, the NIC that "
-            "NCCL uses, GPUDirect RDMA. `--expect FILE` judges by this site's own expectations",
+            remedy="if every pair is slow, check what all pairs share: run `ncclprobe doctor` on any node, and check "
+            "the NIC that NCCL uses and GPUDirect RDMA. `--expect FILE` judges by this site's own expectations",
         )
 
 
@@ -190,7 +190,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
                 f"rank {bad.src} to rank {bad.dst}, byte {first.offset}",
                 f"{first.got} ({first.got_bits}) instead of {first.expected} ({first.expected_bits})",
             ),
-            remedy="measure each of the two with other nodes, and exclude the one that corrupts bytes there too",
+            remedy="measure each of the two with other nodes, and exclude the one that also corrupts bytes there",
         )
     aside = ", ".join(each.end for each in found.excluded_ranks)
     what_next = f"set aside: {aside}" if aside else "both completed tests with other partners"
@@ -208,7 +208,7 @@ _WHOSE: dict[str, Blame] = {"node": "node", "rail": "node", "pair": "link"}
 def _what(each: Blamed) -> str:
     """What of a cause is slow, in words: its subject names it."""
     if len(each.nodes) > _PAIR:
-        return "the path between these nodes and the others, but not among themselves,"
+        return "the path between these nodes and the others (but not among these nodes)"
     if each.kind == "pair":
         return "the path between them" if each.direction == "both" else "the path from the first to the second"
     if each.several:

@@ -54,18 +54,20 @@ FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
     required=True,
 )
 def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
-    """Not every rank arrived.
+    """Not every rank joined.
 
-    Right: Every rank arrived.
-    Why: a collective needs all ranks, so if one rank is missing, the job waits for a timeout of half an hour. A rank
-    whose process runs, or whose time is not over, is unknown and not missing: it may be importing torch.
-    Fix: read the launcher's output for the ranks named. Check that their node reaches MASTER_ADDR and MASTER_PORT, and
-    that every node starts as many ranks as the others expect. If torch is on a slow file system, raise --phase-timeout.
+    Right: Every rank joined.
+    Why: a collective needs all ranks, so if one rank is missing, the job waits for half an hour until it times out. A
+    rank whose process still runs, or whose time is not over, is unknown and not missing, because it may be importing
+    torch.
+    Fix: read the launcher's output for the ranks that the finding names. Check that their node can reach MASTER_ADDR
+    and MASTER_PORT, and that every node starts as many ranks as the others expect. If torch is on a slow file system,
+    raise --phase-timeout.
     """
     for rank in arrivals.lost:
         yield seen_once(
             f"rank {rank}",
-            f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
+            f"never joined: {arrivals.expected} ranks were expected, but this one did not register",
             evidence=seen("the job's store", f"no first heartbeat in {arrivals.waited_s:.0f} s"),
         )
     if arrivals.missing and not arrivals.lost:
@@ -76,10 +78,12 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
 
 def _late(arrivals: Arrivals) -> str:
     """Say which ranks had not arrived, and why that is not held against them."""
-    allowed = f", of the {arrivals.allowed_s:.0f} s that it may take" if arrivals.waited_s < arrivals.allowed_s else ""
-    runs = f"; the process of {fold_ranks(arrivals.running)} runs" if arrivals.running else ""
+    allowed = (
+        f", of the {arrivals.allowed_s:.0f} s that joining may take" if arrivals.waited_s < arrivals.allowed_s else ""
+    )
+    runs = f"; the process of {fold_ranks(arrivals.running)} is running" if arrivals.running else ""
     late = f"{fold_ranks(arrivals.missing)} had not joined after {arrivals.waited_s:.0f} s{allowed}{runs}"
-    return f"{late}: it may still be importing torch; start again, or raise --timeout"
+    return f"{late}. It may still be importing torch; start again, or raise --timeout"
 
 
 _TORCHS = (
@@ -103,10 +107,10 @@ def out_of_memory(attendance: Attendance) -> Iterator[Finding]:
     """A rank ran out of memory.
 
     Right: No rank ran out of memory.
-    Why: a GPU that another process uses, or that several ranks share, has less free memory than when the run began.
-    NCCL allocates more than the measured buffers, for each peer and algorithm that it connects.
+    Why: if another process uses a GPU, or several ranks share it, less memory is free than when the run began. In
+    addition to the measured buffers, NCCL allocates memory for each peer and algorithm.
     Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` shows which processes use a GPU's memory.
-    End the left-overs of earlier jobs, or request smaller messages with -e.
+    End processes left by earlier jobs, or request smaller messages with -e.
     """
     for lost in attendance.lost:
         if lost.shortage:
@@ -134,9 +138,9 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
     """A rank was lost, or the run stalled.
 
     Right: No rank was lost, and the run did not stall.
-    Why: the other ranks only see a collective that does not return, and cannot report which rank caused it.
-    Fix: check the named node: its kernel log (Xid, out of memory), its launcher's output, and if the process still
-    runs. Then measure again without that node.
+    Why: the other ranks see only a collective that does not return, and cannot report which rank caused it.
+    Fix: on the node that the finding names, check the kernel log (Xid, out of memory), the launcher's output, and
+    whether the process still runs. Then measure again without that node.
     """
     short = any(lost.shortage for lost in attendance.lost)
     for lost in attendance.lost:
@@ -150,16 +154,17 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         )
     if attendance.stalled.startswith(_ALONE):
         raise Unlearned(
-            f"no rank finished its own {attendance.stalled!r} in time: memory, processors, GPUs or files of these "
-            "hosts are slow, and no data was in transit. Request less (-e, --params), or raise --phase-timeout"
+            f"no rank finished its own {attendance.stalled!r} in time. Memory, CPUs, GPUs or files of these hosts "
+            "are slow, and no data was in transit. Request less (-e, --params), or raise --phase-timeout"
         )
     if attendance.stalled:
         yield seen_once(
             "all ranks",
-            f"none of {attendance.ranks} ranks finished phase {attendance.stalled!r}, and none is behind the others",
+            f"none of {attendance.ranks} ranks finished phase {attendance.stalled!r}, and no rank is behind the others",
             evidence=seen("the job's store", "heartbeats (rank, phase)"),
-            remedy="the calls may only be slow: raise --phase-timeout, or request fewer with -n. If even one call "
-            "does not end, data does not get through: check the interface that NCCL or gloo chose, and the path MTU",
+            remedy="if the calls are only slow, raise --phase-timeout, or request fewer calls with -n. If even one "
+            "call does not end, data does not get through. Check the interface that NCCL or gloo chose, and the path "
+            "MTU",
         )
     if ending.why and not attendance.lost and not attendance.stalled:
         raise Unlearned(ending.why)
@@ -187,16 +192,16 @@ def arrivals_noted(asked: RunRequest, rows: Rows | Absent) -> bool:
 
 @check(bad=lambda: [rungs_of(LATECOMER)], good=lambda: [rungs_of(PUNCTUAL)], applies=arrivals_noted)
 def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
-    """A rank is late in its calls: its host is slow, not a link.
+    """A rank makes its calls late, because its host is slow and not a link.
 
     Right: Every rank makes its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
-    network. after a barrier, each rank computes for four milliseconds and calls. A rank is named if it alone is late,
-    has lost two fifths of its time at least three times, and four times as much as the others. With only two ranks
-    there are no others for comparison, and a host that was busy with other work proves nothing, so both give only a
-    note.
-    Fix: look at the rank's host: other processes on its cores, a CPU limit of its container (cpu.max), all ranks bound
-    to the same cores, a processor slowed down by heat or power.
+    network. After a barrier, each rank computes for four milliseconds and then calls. A rank is reported if only it is
+    late, if it has lost two fifths of its time at least three times, and if it lost four times as much as the others.
+    If there are only two ranks, there are no others to compare with; if the host was busy with other work, the result
+    proves nothing. In both cases there is only a note.
+    Fix: check the rank's host for other processes on its cores, a CPU limit of its container (cpu.max), ranks that are
+    bound to the same cores, and a CPU that heat or power limits slow down.
     """
     skews = [row.skew for row in rows.measured if row.skew and _is_of_all(row.skew, participants)]
     waited_us = sum(skew.rounds * skew.wait_us for skew in skews)
@@ -208,7 +213,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
         if times >= _FEWEST_TIMES and lost >= _LOST_SHARE * (lost + waited_us) and lost >= _TIMES_OTHERS * usual:
             yield (note if participants.ranks < _FELLOWS or rows.disturbances else warn)(
                 f"rank {rank}",
-                f"on host {participants.hosts[rank]} is late in collectives: by {lost / rounds / 1e3:.1f} ms on "
+                f"on host {participants.hosts[rank]} is late in collectives by {lost / rounds / 1e3:.1f} ms on "
                 f"average, the other ranks by {usual / rounds / 1e3:.1f} ms",
                 blame="node",
                 action="retest",
@@ -241,10 +246,10 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
     """A GPU reported errors while it was measured.
 
     Right: No GPU reported an error while it was measured.
-    Why: a GPU begins to fail with a link or memory that fails under load, even if the run succeeds. NVML reports
-    an Xid to every user, although the kernel's log is often closed (nvml.h, nvmlEventTypeXidCriticalError).
+    Why: when a GPU begins to fail, a link or memory first fails under load, even if the run succeeds. NVML reports an
+    Xid to every user, although many users may not read the kernel log (nvml.h, nvmlEventTypeXidCriticalError).
     Fix: look the code up at docs.nvidia.com/deploy/xid-errors. If it is serious, drain the node, reset the GPU
-    (`nvidia-smi --gpu-reset -i N`), measure again, and have it repaired if the error returns.
+    (`nvidia-smi --gpu-reset -i N`) and measure again. If the error returns, have the GPU repaired.
     """
     deaf = {*participants.hosts} - {each.node for each in heard.nodes}
     for each in heard.nodes:
@@ -281,13 +286,13 @@ def settings_told(settings: RankSettings | Absent) -> bool:
     applies=settings_told,
 )
 def settings(settings: RankSettings, participants: Participants, ending: Ending | Absent) -> Iterator[Finding]:
-    """Ranks have different settings of NCCL, torch or gloo.
+    """Ranks have different settings for NCCL, torch or gloo.
 
     Right: All ranks have the same settings.
-    Why: each rank chooses algorithm, protocol, buffers and network by its own settings and never compares them with the
-    others'. If they disagree the first call hangs, and no library names the variable.
-    Fix: set the variable in one place for all ranks, such as the job script with srun --export or mpirun -x, or set it
-    nowhere.
+    Why: each rank chooses algorithm, protocol, buffers and network by its own settings and never compares them with
+    those of the others. If they differ, the first call hangs, and no library names the variable.
+    Fix: set the variable in one place for all ranks, such as the job script with srun --export or mpirun -x, or do not
+    set it at all.
     """
     whole = isinstance(ending, Ending) and not ending.why
     for each in settings.differing:
@@ -340,10 +345,10 @@ def groups(measured: Groups) -> Iterator[Finding]:
     """A tensor-parallel group crosses nodes.
 
     Right: No tensor-parallel group crosses nodes.
-    Why: tensor parallelism sums activations four times per layer and waits for each sum. Between nodes that is several
-    times slower than within one, and no computation hides it, unlike in other groups.
-    Fix: keep tp no larger than a node, and number ranks node by node (the default of torchrun, and of srun with
-    --distribution=block).
+    Why: tensor parallelism sums activations four times per layer and waits for each sum. Between nodes this is several
+    times slower than within a node. Unlike in other groups, no computation hides the time.
+    Fix: keep tp no larger than the number of GPUs in a node, and number ranks node by node (the default in torchrun,
+    and in srun with --distribution=block).
     """
     for row in measured.rows:
         layout = f"{plural(row.groups, 'group')} of {row.size} ranks, {row.crossing} over several hosts"
@@ -383,9 +388,10 @@ def ladder(
     """A node by itself is slower than it should be.
 
     Right: Every step of the ladder was measured, and no judged node is slower than expected.
-    Why: the loss between nodes is known only if each node was measured by itself. Speed-up and efficiency are shown but
-    not judged, because the right values depend on the model that is trained.
-    Fix: run `ncclprobe accept` on the named node only, and check its NVLinks, its GPUs' clocks and its PCIe links.
+    Why: the loss between nodes is known only if each node was also measured by itself. Speed-up and efficiency are
+    shown but not judged, because the right values depend on the model that is trained.
+    Fix: run `ncclprobe accept` on only the node that the finding names, and check its NVLinks, GPU clocks and PCIe
+    links.
     """
     rows = climbed(measured.rows, expected.bands)
     for row in rows:

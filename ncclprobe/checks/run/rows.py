@@ -61,20 +61,20 @@ EXACT = Certainty("high", "compared with exact values outside the timed window")
     applies=collectives,
 )
 def data(asked: RunRequest, participants: Participants, skipped: Skipped, rows: Rows) -> Iterator[Finding]:
-    """A collective delivered wrong values.
+    """A collective returned wrong values.
 
     Right: Every verified value is right.
-    Why: corrupt gradients do not stop a job; they ruin the model that it trains. If requested rows are missing, it is
-    unknown if their values would have been right. A size with fewer elements than ranks cannot be measured, and does
-    not count as missing.
-    Fix: exclude the node and measure the remaining ones. If every node is affected, unset the transport and algorithm
-    settings (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
+    Why: corrupt gradients do not stop a job, but ruin the model that it trains. If requested rows are missing, it is
+    unknown whether their values would have been right. A size with fewer elements than ranks cannot be measured and
+    does not count as missing.
+    Fix: exclude the node and measure the others. If every node is affected, unset the transport and algorithm settings
+    (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
     """
     for row in rows.measured:
         if row.wrong:
             yield fail(
                 subject_of(row),
-                f"{row.wrong} of the elements received over all ranks are wrong ({row.dtype}, {row.place} place)",
+                f"{row.wrong} of the elements that all ranks received are wrong ({row.dtype}, {row.place} place)",
                 action="retest",
                 confidence=EXACT,
                 evidence=[f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)],
@@ -142,12 +142,12 @@ def to_be_judged(asked: RunRequest, expected: Expected, rows: Rows | Absent) -> 
     applies=to_be_judged,
 )
 def bandwidth(asked: RunRequest, expected: Expected, rows: Rows) -> Iterator[Finding]:
-    """Slower than expected.
+    """A collective is slower than expected.
 
-    Right: Every judged row is as fast as expected.
-    Why: a collective is as slow as its slowest link, so one bad cable, NIC or setting shows in this number.
-    Fix: run `ncclprobe doctor` on these nodes. If it finds nothing, measure with fewer nodes until the number is right,
-    and check the nodes that you left out.
+    Right: Every judged collective is as fast as expected.
+    Why: a collective is as slow as its slowest link, so one bad cable, NIC or setting lowers this number.
+    Fix: run `ncclprobe doctor` on these nodes. If it finds nothing, measure with fewer and fewer nodes until the number
+    is right. Then check the nodes that you left out.
     """
     judged = [row for row in judge_rows(rows, expected) if row.status != "unjudged"]
     if not judged:
@@ -198,20 +198,20 @@ def _why_none(asked: RunRequest, expected: Expected) -> str:
     if asked.expect:
         return f"{asked.expect} has no expectation for the measured rows: it covers {first_of(expected.bands, 3)}"
     if asked.baseline:
-        return f"{asked.baseline} has none of the measured rows for this machine: keep a run with them"
-    return "no expectation is known for these numbers: give --expect FILE or --baseline PATH"
+        return f"{asked.baseline} has none of the measured rows for this machine; save a run with them as a baseline"
+    return "no expectation is known for these numbers; pass --expect FILE or --baseline PATH"
 
 
 def _warned(row: Measurement, expected: Expectation) -> str:
     """Why `row` warns: near the threshold, or below one that is too loosely known to fail by."""
     if row.busbw_GBps < expected.threshold:
-        return f"below the threshold, {expected.threshold:.4g}, but the table may be wrong: keep a baseline to be sure"
+        return f"below the threshold, {expected.threshold:.4g}, but the table may be wrong; to be sure, save a baseline"
     return f"above the threshold, {expected.threshold:.4g}, and nearer to that"
 
 
 _HOSTS = (
-    "check the hosts before the links: processors shared with other jobs or with too many ranks, CPU limits, "
-    "affinity, frequency. Then measure again"
+    "check the hosts before the links: CPUs shared with other jobs or with too many ranks, CPU limits, "
+    "affinity and frequency. Then measure again"
 )
 
 
@@ -250,8 +250,8 @@ def _host_side(row: Measurement) -> str:
     """Why `row` proves nothing about the links: hosts that hand calls over slowly, or ranks that are late."""
     if row.launch_bound:
         return (
-            f"; but the host needs {row.issue_us:.1f} us to issue a call, of {row.time_us.typical:.1f}: "
-            "launch-bound, this is not the link's speed"
+            f"; but the host needs {row.issue_us:.1f} us of {row.time_us.typical:.1f} to issue a call, so this is "
+            "launch-bound and not the link's speed"
         )
     if row.skew is None or row.expectation is None or row.skew.transfer_us <= 0:
         return ""
@@ -260,8 +260,8 @@ def _host_side(row: Measurement) -> str:
         return ""
     latest = max(range(row.ranks), key=row.skew.late_us.__getitem__)
     return (
-        f"; but once all ranks have arrived it takes {row.skew.transfer_us:.1f} us, which is {alone:.4g} GB/s: "
-        f"they arrive {row.skew.arrival_us:.1f} us apart, rank {latest} last"
+        f"; but once all ranks have joined it takes {row.skew.transfer_us:.1f} us, which is {alone:.4g} GB/s; "
+        f"they join {row.skew.arrival_us:.1f} us apart, rank {latest} last"
     )
 
 

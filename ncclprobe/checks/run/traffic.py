@@ -41,17 +41,19 @@ def rail_traffic(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", 
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """NCCL or gloo used a NIC that it should not use, or did not use one that it should.
+    """NCCL or gloo used the wrong NIC, or did not use a NIC that it should use.
 
-    Right: Bytes went over the intended NICs.
-    Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
-    idle; the rate alone does not show which of the two happened. A NIC is named if it moved at least 1 MiB, and ten
-    times as much as all NICs of its node together that should have carried the bytes. An RDMA NIC is named if it moved
-    less than a quarter of what most NICs of its node did, the NIC of that name did its part on other nodes, and all
-    nodes should use the same NICs. A missing rail reduces every collective by its share, and no message reports it.
-    Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
-    route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
-    For an idle NIC compare NCCL_DEBUG=INFO's `via NET` lines, its cable and its switch port with another's.
+    Right: Data went over the intended NICs.
+    Why: sockets carry only a small part of what RDMA carries, and a route over the wrong NIC leaves the fast one idle.
+    The rate does not show which of the two happened. A NIC is reported if it moved at least 1 MiB, and ten times as
+    much as all NICs together that should have carried the data on its node. An RDMA NIC is reported if it moved less
+    than a quarter of what most NICs of its node moved, although the NIC with that name carried its share on other nodes
+    and all nodes should use the same NICs. A missing rail slows every collective by its share, and no message reports
+    it.
+    Fix: check NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, check the routes (`ip
+    route get <address of the other node>`; two NICs in one subnet need separate rules), and run `ncclprobe doctor`. For
+    an idle NIC, compare its `via NET` lines with NCCL_DEBUG=INFO, its cable and its switch port with those of another
+    NIC.
     """
     named: set[str] = set()
     for each in traffic.rows:
@@ -64,7 +66,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
             meant = ", ".join(nic.nic for nic in nics if nic.expected) or "no NIC"
             yield warn(
                 where,
-                f"carried bytes of {each.op} that should have gone over {meant}",
+                f"carried data of {each.op} that should have gone over {meant}",
                 **JOB,
                 confidence=Certainty("high", "counted by the NIC itself, before and after"),
                 evidence=[*map(_counted, nics), seen("all calls", size(each.nbytes))],
@@ -100,8 +102,8 @@ def _first_of_each(traffic: NicTraffic) -> dict[str, Finding]:
 def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
     return warn(
         f"{nic.node} {nic.nic}",
-        f"moved {size(_moved(nic) or 0)} of {each.op}, against {size(int(usual))} for most NICs of its node; on the "
-        "other nodes "
+        f"moved {size(_moved(nic) or 0)} in {each.op}, but most NICs of its node moved {size(int(usual))}; on "
+        "the other nodes "
         f"{nic.nic} carried its share",
         blame="unknown",
         action="retest",
@@ -183,9 +185,9 @@ _SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.0
 BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
 JUDGED = RunRequest(what=("copies",), require_judged=True)
 _NVLINKS = (
-    "check the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their "
-    "siblings), `nvidia-smi nvlink -e` (errors). Reset the GPUs, or restart nvidia-fabricmanager if there are "
-    "NVSwitches"
+    "check the NVLinks of both GPUs: `nvidia-smi nvlink -s` shows links that are down or slower than "
+    "their siblings, and `nvidia-smi nvlink -e` shows errors. Reset the GPUs, or restart "
+    "nvidia-fabricmanager if there are NVSwitches"
 )
 _KINDS = {
     "h2d": "from the host to it",
@@ -206,10 +208,11 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: RunRequest) -> Ite
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
     Right: Every judged copy is as fast as its link allows.
-    Why: a PCIe link that trained too narrow or too slow, a bad riser, or memory on the wrong NUMA node shows only under
-    load: an idle link slows down to save power. Data loading, checkpoints and NCCL's own buffers use this path.
-    Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour, and search the kernel log for AER. Reseat
-    the GPU or its riser. If only the far NUMA node is slow, bind the rank with `numactl`.
+    Why: a PCIe link that trained too narrow or too slow, a bad riser, or memory on the wrong NUMA node is visible only
+    under load, because an idle link slows down to save power. Data loading, checkpoints and NCCL's own buffers use this
+    path.
+    Fix: compare `nvidia-smi -q -d PCIE` under load with that of a healthy node, and search the kernel log for AER.
+    Reseat the GPU or its riser. If only the far NUMA node is slow, bind the rank with `numactl`.
     """
     rows = [judged(row, expected.nodes.get(row.node, {})) for row in measured.rows]
     for row in rows:

@@ -10,7 +10,7 @@ neither is blamed. A fabric manager whose version differs from the driver's conc
 from ncclprobe.model.registry import CheckGroup
 
 VERSIONS_GROUP = CheckGroup("versions", "Nodes have different software or firmware")
-MACHINE_GROUP = CheckGroup("machine", "The nodes are not machines of one kind")
+MACHINE_GROUP = CheckGroup("machine", "The nodes are not machines of the same kind")
 LIMITS_GROUP = CheckGroup("limits", "Limits differ between nodes")
 NETWORK_GROUP = CheckGroup("network", "The network is configured differently on different nodes")
 NODES_GROUP = CheckGroup("nodes", "Nodes of the job did not join, or were lost")

@@ -87,10 +87,10 @@ def address_twice(
 ) -> Iterator[Finding]:
     """Two nodes have the same address.
 
-    Right: Every node has an address of its own.
-    Why: packets for one node arrive at the other, whichever answered ARP last. Connections open, and are then reset or
-    reach the wrong rank. Container bridges have the same address everywhere, which does no harm.
-    Fix: give one of them another address; look for a cloned image, a DHCP lease that was kept, or a failover address.
+    Right: Every node has its own address.
+    Why: packets for one node arrive at the node that answered ARP last. Connections open, then are reset or reach the
+    wrong rank. Container bridges have the same address everywhere, which is harmless.
+    Fix: give one of the nodes another address. Look for a cloned image, an old DHCP lease, or a failover address.
     """
     holders: dict[str, list[_Holder]] = {}
     for node, found in interfaces.items():
@@ -111,7 +111,7 @@ def address_twice(
         where = ", ".join(dict.fromkeys(holder.interface for holder in twice))
         used_by = [holder.node for holder in twice if holder.used]
         tell, why = (fail, "") if len(used_by) > 1 else (note, "; NCCL would use it on at most one of them")
-        message = f"is the address of {len(nodes)} nodes: {fold(nodes)} (on {where}){why}"
+        message = f"is the address of {len(nodes)} nodes, {fold(nodes)} (on {where}){why}"
         yield tell(address, message, **FABRIC, nodes=nodes, evidence="getifaddrs(3)")
 
 

@@ -56,9 +56,9 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
 
     Right: Nodes of one kind have the same number of GPUs.
     Why: a launcher starts the same number of ranks on each node. If a node has lost a GPU, its last rank has none, and
-    all others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
-    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node with fewer. If the difference is
-    intended, add --mixed-gpus.
+    all others wait for it. In NVIDIA/aicr#1858, every nightly run failed for days because one of two VMs had only 7.
+    Fix: compare the output of nvidia-smi -L with that of a healthy node. Reboot or drain the node with fewer GPUs. If
+    the difference is intended, add --mixed-gpus.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
     for part in split_by_kind(counted, kinds(machines, Every(dict(gpus.items())))):
@@ -78,12 +78,12 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
     applies=several_with_gpus,
 )
 def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
-    """The nodes are machines of different kinds, or have different GPUs.
+    """The nodes are different kinds of machine, or have different GPUs.
 
-    Right: The nodes are machines of one kind, with the same GPUs.
-    Why: every collective runs at the pace of the slowest, NCCL tunes for the oldest GPU of all (src/init.cc), and
-    memory that is enough on one node is not on another. The other comparisons then cover only machines of one kind.
-    Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is intended.
+    Right: The nodes are machines of the same kind, with the same GPUs.
+    Why: the slowest GPU sets the pace of every collective, NCCL tunes for the oldest (src/init.cc), and memory that is
+    enough on one node is not enough on another. The other comparisons cover only machines of the same kind.
+    Fix: unless the mixture is intended, request nodes of one kind from the scheduler (--constraint, a node selector).
     """
     kind = kinds(machines, gpus)
     if not any(map(any, kind.values())):
@@ -159,11 +159,11 @@ def nic_count(
     """Nodes of one kind have different numbers of NICs that NCCL can use.
 
     Right: Nodes of one kind have the same number of NICs that NCCL can use.
-    Why: ranks plan their channels over the NICs of all nodes. If a node has fewer, NCCL fails to start. Since 2.30.3 it
-    goes on by default, without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), and is slower or hangs
-    (nccl#2428).
-    Fix: compare ibstat and ip -br link with a healthy neighbour's. Look for a NIC that has left the bus, a port that is
-    down, or a different NCCL_IB_HCA setting.
+    Why: ranks plan their channels over the NICs of all nodes. If a node has fewer, NCCL before 2.30.3 fails to start.
+    Since 2.30.3 it continues by default without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), and is slower or
+    hangs (nccl#2428).
+    Fix: compare the output of ibstat and ip -br link with that of a healthy node. Look for a NIC that fell off the bus,
+    a port that is down, or a different NCCL_IB_HCA.
     """
     found = network(fabrics, settings, interfaces, software)
     for part in split_by_kind(found, kinds(machines, gpus)):
@@ -275,9 +275,10 @@ def topology(
     """Nodes of one kind differ in their NUMA nodes, or in the positions of GPUs and NICs.
 
     Right: Nodes of one kind have the same NUMA nodes, with GPUs and NICs in the same positions.
-    Why: NCCL plans its rings and trees on each node by itself, and all nodes then use the slowest plan. One node whose
-    firmware splits its sockets differently (NPS, SNC), or with one card in another slot, costs every node channels.
-    Fix: compare the firmware's settings and lspci -tv with a healthy neighbour's.
+    Why: NCCL plans its rings and trees on each node separately, and all nodes then use the slowest plan. If the
+    firmware of one node splits its sockets differently (NPS, SNC), or one card is in another slot, every node loses
+    channels.
+    Fix: compare the firmware settings and the output of lspci -tv with those of a healthy node.
     """
     # Of nodes that have more or fewer devices than others, the counts have something to say.
     counted = {node: (len(tree.of("gpu")), len(tree.of("nic"))) for node, tree in trees.items()}
@@ -292,7 +293,7 @@ def topology(
         more: dict[str, Any] = {"tell": tell, "action": "repair"}
         more |= {"evidence": ("/sys/devices/system/node", "/sys/bus/pci/devices")}
         if not numa.agreed:
-            yield from unlike(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors", **more)
+            yield from unlike(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} CPUs", **more)
         elif not placed.agreed:
             yield from unlike(placed, partial(_own_roots, reduce(and_, map(Counter, placed.groups))), **more)
 
@@ -333,13 +334,13 @@ ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": FREE for i in range(4)})
     applies=several,
 )
 def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]) -> Iterator[Finding]:
-    """A node allows its processes to lock or share less memory than the others.
+    """A node lets processes lock or share less memory than the others do.
 
-    Right: All nodes allow their processes to lock and share enough memory.
-    Why: a job that runs on most nodes then fails only on this one: ibv_reg_mr with "Cannot allocate memory", or a bus
-    error in /dev/shm. The usual reason is slurmd started by hand, or a container without --shm-size.
-    Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as on the other
-    nodes.
+    Right: All nodes let processes lock and share enough memory.
+    Why: a job that runs on most nodes then fails only on this one: ibv_reg_mr fails with "Cannot allocate memory", or
+    there is a bus error in /dev/shm. Usually slurmd was started by hand, or a container without --shm-size.
+    Fix: set LimitMEMLOCK=infinity for slurmd or containerd, or --ulimit memlock=-1 and --shm-size for docker, as on the
+    other nodes.
     """
     may_lock = {node: _lockable(each) for node, each in locked.items() if isinstance(each, Memlock)}
     may_share = {node: each.total_bytes for node, each in shared.items() if isinstance(each, SharedMemory)}
@@ -391,14 +392,15 @@ def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
     """GPUs of one model have different power limits or clocks on some nodes.
 
     Right: GPUs of one model have the same power limits and clocks on all nodes.
-    Why: all ranks wait for the slowest GPU; a node whose GPUs all have the same limit looks healthy by itself.
-    Fix: on the nodes named: `nvidia-smi -pl WATTS` with the other nodes' limit, `nvidia-smi -rac`, as root; look for
-    the script, or the power manager of the rack, that sets them.
+    Why: all ranks wait for the slowest GPU. If all GPUs of a node have the same low limit, the node looks healthy by
+    itself.
+    Fix: on the nodes that the finding names, run as root `nvidia-smi -pl WATTS` with the other nodes' limit, and
+    `nvidia-smi -rac`. Look for the script, or the rack's power manager, that sets the limits.
     """
     for model in sorted({gpu.name for _, each in gpus.items() for gpu in each.all if gpu.name}):
         for field, what, source in (
             ("power_limit_W", "power limit {} W", POWER),
-            ("clock_MHz", "clock allowed {} MHz", CLOCK),
+            ("clock_MHz", "maximum clock {} MHz", CLOCK),
         ):
             rates = {node: _most(each, model, field) for node, each in gpus.items()}
             ballot = vote({node: rate for node, rate in rates.items() if rate})
@@ -433,12 +435,13 @@ def ignore_net_mismatch(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """Nodes have different numbers of NICs, and NCCL is set not to report it.
+    """Nodes have different numbers of NICs, but NCCL is set to ignore it.
 
-    Right: NCCL reports it if nodes have different numbers of NICs, or their numbers are equal.
-    Why: since 2.30.3 NCCL accepts this by default (src/init.cc:131, v2.30.7) and logs it only at INFO; such jobs have
-    hung with all GPUs busy (nccl#2428).
-    Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job fails at its start instead, until the node is repaired.
+    Right: Nodes have equal numbers of NICs, or NCCL reports the difference.
+    Why: since 2.30.3 NCCL accepts a difference by default (src/init.cc:131, v2.30.7) and logs it only at INFO. Such
+    jobs have hung with all GPUs busy (nccl#2428).
+    Fix: until the node is repaired, set NCCL_IGNORE_NET_MISMATCH=0, so that the job fails at its start instead of
+    hanging.
     """
     counts = {node: len(names) for node, names in network(fabrics, settings, interfaces, software).items()}
     silent = {

@@ -67,11 +67,11 @@ def rate(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """The fastest NICs of nodes of one kind run at different rates.
+    """On nodes of one kind the fastest NICs run at different rates.
 
     Right: On nodes of one kind the fastest NICs run at the same rate.
-    Why: collectives go round all nodes, so the links of the slowest node set the pace of the others. If a port is
-    slower than its neighbours on the same node, ib.rate reports it; this check compares whole nodes.
+    Why: collectives go through all nodes, so the links of the slowest node set the pace of the others. If a port is
+    slower than others on the same node, ib.rate reports it. This check compares whole nodes.
     Fix: check the cables, transceivers and switch ports of the slower node (ibstat, mlxlink).
     """
     best = {
@@ -105,14 +105,14 @@ def port_state(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """A port is down on a node, and up on the others.
+    """A port is down on one node but up on the others.
 
     Right: Every port that is up on most nodes is up on all.
-    Why: a port that is up elsewhere should be up here too. NCCL uses the active ports and is silent about the others,
-    so this node has fewer NICs than the rest. On a single node a port that lost its cable looks the same as one that
-    needs none.
-    Fix: reseat or replace the cable of this port and look at its switch port; mlxlink or ibportstate enables a port
-    that is Disabled.
+    Why: a port that is up on other nodes should be up here too. NCCL uses only active ports and does not mention the
+    others, so this node has fewer NICs than the rest. On a single node a port that lost its cable looks the same as a
+    port that needs none.
+    Fix: reseat or replace the cable of this port and check its switch port. If the port is Disabled, enable it with
+    mlxlink or ibportstate.
     """
     parts = split_by_kind(
         {node: _placed(each, settings.by_node.get(node)) for node, each in fabrics.items()}, kinds(machines, gpus)
@@ -138,7 +138,7 @@ def _dark(dark: dict[str, Port], lit: int) -> Finding:
     port = next(iter(dark.values()))
     nodes, same = tuple(dark), len({(p.state, p.physical) for p in dark.values()}) == 1
     what = f"{port.state}/{port.physical}" if same and isinstance(port.physical, str) else str(port.state)
-    message = f"is {what}, and ACTIVE on {'the other node' if lit == 1 else f'{lit} other nodes'}"
+    message = f"is {what}, but ACTIVE on {'the other node' if lit == 1 else f'{lit} other nodes'}"
     tell = fail if lit > len(dark) or len(dark) == 1 else warn
     evidence = f"/sys/class/infiniband/{port.device}/ports/{port.number}/state"
     return tell(f"{named(nodes)} {port.name}", message, blame="link", action="repair", nodes=nodes, evidence=evidence)
@@ -169,11 +169,11 @@ def mtu(
 ) -> Iterator[Finding]:
     """The interfaces between the nodes have different MTUs.
 
-    Right: The interfaces between the nodes have one MTU.
-    Why: RoCE uses the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
-    segment, so the node with the smaller MTU slows its peers. If a device between them drops packets that are too large
-    for it, connections open and then stall (nccl#1524). Path probes test if large messages pass.
-    Fix: `ip link set dev INTERFACE mtu 9000` on all nodes, or the largest MTU that the switches carry.
+    Right: The interfaces between the nodes have the same MTU.
+    Why: RoCE uses the smaller packet size of the two ends (src/transport/net_ib/connect.cc), and TCP agrees on the
+    smaller segment. So the node with the smaller MTU slows its peers. If a device between them drops packets that are
+    too large, connections open and then stall (nccl#1524). path.mtu tests whether large messages pass.
+    Fix: run `ip link set dev INTERFACE mtu 9000` on all nodes, or set the largest MTU that the switches support.
     """
     ends: dict[str, dict[str, Interface]] = {}
     for node, found in interfaces.items():
@@ -203,14 +203,14 @@ LIMITED = changed(FAST, pkeys=((0, 0x7FFF),))
     applies=several_with_gpus,
 )
 def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]:
-    """InfiniBand ports of different nodes are not full members of one partition.
+    """InfiniBand ports of different nodes are not full members of the same partition.
 
-    Right: InfiniBand ports of all nodes are full members of one partition.
-    Why: two queue pairs can communicate only if the P_Keys at their NCCL_IB_PKEY index (0 by default) name one
-    partition and at least one is a full member (bit 15). Otherwise every packet is dropped silently, and the job fails
-    when its retries are exhausted.
-    Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
-    cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
+    Right: InfiniBand ports of all nodes are full members of the same partition.
+    Why: two queue pairs can communicate only if the P_Keys at their NCCL_IB_PKEY index (0 by default) belong to the
+    same partition and at least one is a full member (bit 15). Otherwise every packet is silently dropped, and the job
+    fails when its retries are exhausted.
+    Fix: configure the subnet manager to make all ports of the job full members of one partition (partitions.conf, or
+    the cloud's placement), or set NCCL_IB_PKEY to the index of the common partition.
     """
     seen = "/sys/class/infiniband/*/ports/*/pkeys"
     blamed = {**FABRIC, "evidence": seen}
@@ -232,7 +232,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
         )
         yield fail(named(limited), message, nodes=tuple(limited), **blamed)
     elif limited and len(keys) > 1:
-        message = "is only a limited member: it can communicate with the others, which are full members"
+        message = "is only a limited member; it can communicate with the others, which are full members"
         yield warn(named(limited), message, nodes=tuple(limited), **blamed)
 
 
@@ -260,10 +260,11 @@ def subnet_prefix(
 ) -> Iterator[Finding]:
     """InfiniBand ports of one rail are in different subnets.
 
-    Right: InfiniBand ports of one rail are in one subnet.
-    Why: NICs of the same number are connected first. In different subnets they reach each other only over a router, if
-    at all. A node whose prefixes are those of other rails is cabled to the wrong switches.
-    Fix: compare the cabling of the ports named with a healthy neighbour's, and the subnet managers' prefixes.
+    Right: InfiniBand ports of one rail are in the same subnet.
+    Why: NCCL first connects NICs with the same number. In different subnets they reach each other only through a
+    router, if at all. If a node has the prefixes of other rails, it is cabled to the wrong switches.
+    Fix: compare the cabling of the ports that the finding names with that of a healthy node, and compare the subnet
+    managers' prefixes.
     """
     rails: dict[str, dict[str, str]] = {}
     for node, ports in _ports(fabrics, settings).items():
@@ -309,13 +310,13 @@ def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
     applies=marks_shown,
 )
 def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
-    """RoCE ports of nodes of one kind mark or slow their traffic differently.
+    """On nodes of one kind, RoCE ports mark or slow their traffic differently.
 
-    Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
-    Why: switches queue and pause packets by their marks. When a node has another traffic class, its packets are dropped
+    Right: On nodes of one kind, RoCE ports mark and slow their traffic in the same way.
+    Why: switches queue and pause packets by their marks. If a node uses another traffic class, its packets are dropped
     while those of the others are paused. A node that ignores ECN takes the bandwidth that the others give up.
-    Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
-    --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
+    Fix: at boot set the same values on all nodes: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE
+    --pfc and --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable. NCCL_IB_TC sets the class of NCCL's own packets.
     """
     known = {node: each for node, each in marks.items() if any(map(_told, each.ports.values()))}
     for part in split_by_kind(known, kinds(machines, gpus)):
@@ -386,14 +387,15 @@ def rack(
     settings: Every[Settings],
     software: Every[Software | Absent],
 ) -> Iterator[Finding]:
-    """Machines of one rack are not in one NVLink domain.
+    """Machines of one rack are not in the same NVLink domain.
 
-    Right: Machines of one rack are in one NVLink domain, by their GPUs and by IMEX.
-    Why: NCCL uses NVLink between machines whose GPUs have one cluster UUID and one clique (src/mnnvl.cc), and the NICs
-    between all others. If IMEX on these machines does not list the same nodes, or is not ready, sharing memory fails,
+    Right: Machines of one rack are in the same NVLink domain, according to their GPUs and IMEX.
+    Why: NCCL uses NVLink between machines whose GPUs have the same cluster UUID and clique (src/mnnvl.cc), and NICs
+    between all others. If IMEX on these machines does not list the same nodes, or is not ready, sharing memory fails
     and NCCL does not start.
-    Fix: write one nodes_config.cfg with the addresses of all trays, and restart nvidia-imex on each (Kubernetes: one
-    ComputeDomain). Different cliques are partitions that the fabric manager (NMX-C on racks) was configured with.
+    Fix: write one nodes_config.cfg with the addresses of all trays, and restart nvidia-imex on each tray (in Kubernetes
+    use one ComputeDomain). Different cliques are partitions, which are configured in the fabric manager (NMX-C on
+    racks).
     """
     off = {n for n, each in settings.items() if read_setting(each, "NCCL_MNNVL_ENABLE", 2, _version(software, n)) == 0}
     domains = {node: _domains(each) for node, each in gpus.items() if node not in off and _domains(each)}
@@ -421,10 +423,10 @@ def _lone_machines(clusters: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield machines that are alone in a cluster while others share one: all their traffic goes over the NICs."""
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):
-        message = "is the only node in its NVLink cluster, while the others share one: its traffic uses the NICs"
+        message = "is the only node in its NVLink cluster, but the others share one; its traffic uses the NICs"
         yield warn(named(single), message, **JOB, nodes=tuple(single), evidence=_SEEN)
     elif len(clusters) > 1:
-        yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters: NICs connect them", evidence=_SEEN)
+        yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters, which NICs connect", evidence=_SEEN)
 
 
 def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Interfaces | Absent]) -> Iterator[Finding]:
@@ -435,7 +437,7 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
         what = "IMEX lists different nodes:"
         yield from unlike(ballot, _listed, what, before=f"{what} ", tell=fail, evidence=NODES, **IMAGE)
     elif lists and (missing := _unlisted(lists, interfaces)):
-        message = f"IMEX of {len(lists)} nodes lists none of its addresses"
+        message = f"IMEX on {len(lists)} nodes does not list any of its addresses"
         yield fail(named(missing), message, nodes=missing, evidence=NODES, **IMAGE)
     late = {node: each.state for node, each in known.items() if isinstance(each.state, str) and each.state != "READY"}
     if late:

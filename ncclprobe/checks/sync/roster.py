@@ -82,12 +82,12 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
     applies=gathered,
 )
 def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
-    """Nodes of the job did not arrive.
+    """Nodes of the job did not join.
 
-    Right: All nodes of the job arrived.
-    Why: a job starts with all of its nodes or not at all. The others wait for the missing node until the rendezvous
-    times out, and no message names it.
-    Fix: read the doctor's output on that node itself. If there is none, check that the node is up and that the launcher
+    Right: All nodes of the job joined.
+    Why: a job starts only with all of its nodes. The others wait for the missing node until the rendezvous times out,
+    and no message names it.
+    Fix: read the doctor's output on that node. If there is none, check that the node is up and that the launcher
     started a process there (squeue, scontrol show node, kubectl get pods).
     """
     gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
@@ -107,7 +107,7 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     for kind, nodes in by_kind.items():
         known = tuple(node for node in nodes if node != "?")
         if kind:
-            message = f"reached rank 0, and then: {kind}: {troubled[nodes[0]].detail}"
+            message = f"reached rank 0, but then failed ({kind}): {troubled[nodes[0]].detail}"
             peers = ", ".join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])
             evidence = seen("rank 0's listener", f"from {peers}")
         else:
@@ -137,13 +137,13 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
     applies=gathered,
 )
 def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
-    """Nodes arrived, and were lost before the run was over.
+    """Nodes joined but were lost before the run was over.
 
     Right: No node was lost during the run.
-    Why: a node that dies, hangs or loses its network within seconds, while nearly idle, will do so in the job as well,
-    and end the job.
-    Fix: check that node's console, kernel log and memory (dmesg, out-of-memory kills), and find what stopped the
-    process there: a scheduler's limit, a signal, a dead file system.
+    Why: a node that dies, hangs or loses its network within seconds while nearly idle will do the same in the job, and
+    end it.
+    Fix: check that node's console and kernel log (dmesg), and look for out-of-memory kills. Find out what stopped the
+    process there: a scheduler's limit, a signal, or a dead file system.
     """
     gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
     names = dict(enumerate(_names(launches))) | {launch.node_rank: node for node, launch in launches.items()}
@@ -152,11 +152,11 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     late = [each for kind in alive for each in by_kind.pop(kind, [])]
     if late and not by_kind:
         left = fold(dict.fromkeys(names.get(each.node_rank) or each.peer for each in late))
-        flooded = ", which was flooded by unidentified callers" if gathering.floods else ""
-        raise Unlearned(f"{left} left too late to report it to rank 0{flooded}: raise --timeout, and run it again")
+        flooded = ", which was flooded by unknown callers" if gathering.floods else ""
+        raise Unlearned(f"{left} left too late to report it to rank 0{flooded}: raise --timeout and run it again")
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
-        message = f"reached rank 0 and was lost: {kind}: {lost[0].detail}"
+        message = f"reached rank 0 but was lost ({kind}): {lost[0].detail}"
         yield fail(
             fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's connection to {lost[0].peer}"
         )
@@ -165,14 +165,14 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
 _REFUSED = HostFailure("n1", "ssh", "root@n1: Permission denied (publickey).")
 _HOSTS: Every[StartedHosts | Absent] = Every({"n0": StartedHosts(2, (_REFUSED,))})
 _HOW = {
-    "ssh": ("ssh did not connect: {}", "try `ssh -o BatchMode=yes {} true`: it must not prompt"),
+    "ssh": ("ssh did not connect: {}", "run `ssh -o BatchMode=yes {} true`, which must succeed without a prompt"),
     "absent": (
         "ncclprobe did not start there: {}",
         "install ncclprobe there, or give the path of a Python that has it with --remote-python PATH",
     ),
     "silent": ("did not answer: {}", "try `ssh {} true`; a login shell or a file system may hang there"),
     "version": ("not used: {}", "install the same version on all hosts"),
-    "lost": ("ended before it reported: {}", "start ncclprobe on that host itself, and read what it prints"),
+    "lost": ("ended before it reported: {}", "start ncclprobe on that host, and read its output"),
 }
 
 
@@ -190,11 +190,11 @@ def started_over_ssh(hosts: Every[StartedHosts | Absent]) -> bool:
     applies=started_over_ssh,
 )
 def host_unused(hosts: Every[StartedHosts | Absent]) -> Iterator[Finding]:
-    """Hosts of --hosts take no part.
+    """Hosts in --hosts did not take part.
 
-    Right: ncclprobe was started on all hosts of --hosts.
-    Why: if ncclprobe does not start on a host, nothing is known about it, and the others are judged without it.
-    Fix: try ssh in a terminal: `ssh -o BatchMode=yes HOST true` must succeed without a prompt.
+    Right: ncclprobe was started on all hosts in --hosts.
+    Why: if ncclprobe does not start on a host, nothing is known about that host, and the others are judged without it.
+    Fix: test ssh in a terminal: `ssh -o BatchMode=yes HOST true` must succeed without a prompt.
     """
     started = [each for _, each in hosts.items() if isinstance(each, StartedHosts)]
     every = [each for one in started for each in one.failed]
@@ -238,13 +238,13 @@ def told(placements: Every[Placement | Absent]) -> bool:
 def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     """Nodes of the job are far from each other.
 
-    Right: No node of the job is in another zone or placement group than the others, or below a switch by itself.
+    Right: All nodes of the job are in the same zone and placement group, and none is the only node below its switch.
     Why: between a cloud's zones and placement groups there are more switches, longer paths and less bandwidth, and EFA
-    and InfiniBand do not reach everywhere. If a node is below a switch by itself, all its traffic crosses uplinks that
-    other jobs share, so the load of the fabric may make it slow, and not its own fault.
-    Fix: nothing is broken. If the rate matters, start the nodes in one zone and one cluster placement group (AWS),
-    with one compact placement policy (GCP), in one scale set with a single placement group (Azure). Slurm: ask for one
-    switch, and how long to wait for it: sbatch --switches=1@10:00.
+    and InfiniBand may not reach the node at all. If a node is the only one below a switch, all its traffic crosses
+    uplinks that other jobs share. It may then be slow because of the fabric's load, without a fault of its own.
+    Fix: nothing is broken. If the rate matters, start the nodes in one zone and one cluster placement group (AWS), with
+    one compact placement policy (GCP), or in one scale set with a single placement group (Azure). With Slurm, request
+    one switch and a maximum wait: sbatch --switches=1@10:00.
     """
     known = {node: each for node, each in placements.items() if isinstance(each, Placement) and each.levels}
     found = [*_apart(known), *_lone_nodes({node: each.tree for node, each in known.items()}), *_shared(known)]
@@ -289,7 +289,10 @@ def _node_phrase(levels: Mapping[str, PlacementLevel], others: Sequence[tuple[st
     more: dict[str, Any] = {"nodes": alone, "evidence": _sources(levels.values())}
     if groups == 2 and len(alone) == 1:
         ((other, count),) = others
-        message = f"alone below {kind} {levels[alone[0]].name}; the other {plural(count, 'node')} are below {other}"
+        message = (
+            f"is the only node below {kind} {levels[alone[0]].name}; the other {plural(count, 'node')} are below "
+            f"{other}"
+        )
         return warn(named(alone), message, **JOB, **more)
     where = first_of([f"{node} below {level.name}" for node, level in levels.items()], 4)
     return note(named(alone), f"each is the only node below its {kind}; the job has {groups}: {where}", **more)

@@ -80,9 +80,10 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
 
     Right: All nodes have the same settings.
     Why: each rank chooses algorithm, protocol, buffers and network by its own settings, and ranks never compare them.
-    If they disagree, the job hangs or fails with "message truncated", and no message names the variable. A file such as
-    /etc/nccl.conf, or a shell's profile, can differ although nobody changed a setting by hand.
-    Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
+    If they differ, the job hangs or fails with "message truncated", and no message names the variable. Files such as
+    /etc/nccl.conf or a shell profile can differ even if nobody changed a setting by hand.
+    Fix: set the variable in one place for all nodes: in the job script with srun --export or mpirun -x, or in one
+    image.
     """
     version = _version(software)
     names = {name for _, each in settings.items() for name in each.effective if name.startswith(FAMILIES)}
@@ -125,10 +126,10 @@ def _alike(name: str, outliers: Sequence[str], given: Collection[Setting | None]
         return ""
     (entry,), where = given, fold(outliers)
     if entry is None:
-        return f"on {where}: set {name} as on the other nodes, or unset it on all"
+        return f"on {where}, set {name} as on the other nodes, or unset it on all nodes"
     if entry.origin == "environment":
-        return f"on {where}: `unset {name}`, or set it to the same on all (srun --export, mpirun -x)"
-    return f"on {where}: remove {name} from {entry.origin}, or set it the same there on all nodes (one image)"
+        return f"on {where}, run `unset {name}`, or set it to the same value on all nodes (srun --export, mpirun -x)"
+    return f"on {where}, remove {name} from {entry.origin}, or set the same value there on all nodes (one image)"
 
 
 def is_read_by(name: str, job: Job) -> bool:
@@ -174,10 +175,10 @@ NODE = having(NCCL_HOSTID="node")
 def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterator[Finding]:
     """Different machines have the same NCCL_HOSTID.
 
-    Right: Every machine has an identity of its own for NCCL.
-    Why: NCCL treats ranks with one identity as ranks on one machine (getHostHash in src/misc/utils.cc:117). It mistakes
-    GPUs with the same PCI address for one GPU, then tries shared memory between machines and fails (nccl#879).
-    Fix: unset it, or make it differ: NCCL_HOSTID=$(hostname), evaluated on each node.
+    Right: Every machine has its own identity for NCCL.
+    Why: NCCL treats ranks with the same identity as ranks on one machine (getHostHash in src/misc/utils.cc:117). It
+    mistakes GPUs with the same PCI address for one GPU, or tries shared memory between machines and fails (nccl#879).
+    Fix: unset it, or make it different on each node, for example with NCCL_HOSTID=$(hostname) evaluated on each node.
     """
     groups: dict[str, dict[str, str]] = {}
     for node, each in settings.items():
@@ -208,11 +209,11 @@ NEW, OLD = nccl(2, 29, 7), nccl(2, 27, 3)
 def nccl_version(software: Every[Software]) -> Iterator[Finding]:
     """Nodes would load different versions of NCCL.
 
-    Right: All nodes would load one version of NCCL.
-    Why: NCCL compares the whole version of all ranks when it starts, and fails with "Mismatched NCCL version detected"
-    (src/init.cc:1042) even if only the patch release differs. Ranks of different release branches do not get that far:
-    no two of 2.23.4, 2.27.7, 2.28.9, 2.29.7 and 2.30.7 can communicate (tested), and most pairs wait for ever.
-    Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH on the nodes that
+    Right: All nodes would load the same version of NCCL.
+    Why: NCCL compares the full version of all ranks when it starts. It fails with "Mismatched NCCL version detected"
+    (src/init.cc:1042) even if only the patch release differs. Different release branches do not get that far: no two of
+    2.23.4, 2.27.7, 2.28.9, 2.29.7 and 2.30.7 can communicate (tested), and most pairs wait forever.
+    Fix: run the same image or environment on all nodes. Look for another libnccl in LD_LIBRARY_PATH on the nodes that
     differ.
     """
     said = {node: each.nccl[0] if each.nccl else None for node, each in software.items()}
@@ -248,12 +249,12 @@ GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8), "n2": gpus(8)}
     applies=several,
 )
 def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
-    """Nodes have different versions of torch, of the CUDA it was built for, or of the GPU driver.
+    """Nodes have different versions of torch, its CUDA or the GPU driver.
 
-    Right: All nodes have one version of torch, its CUDA and the GPU driver.
-    Why: torch's process groups do not guarantee compatibility with other versions, and with another driver NCCL may
-    choose other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
-    Fix: run one image on all nodes, and finish the driver's upgrade where it is missing.
+    Right: All nodes have the same version of torch, its CUDA and the GPU driver.
+    Why: torch does not guarantee that process groups work across versions. With a different driver, NCCL may choose
+    other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
+    Fix: run the same image on all nodes, and finish the driver upgrade on the nodes that lack it.
     """
     words: dict[str, Callable[[Software], str | Absent]] = {
         "torch": lambda each: each.packages.get("torch", "not installed"),
@@ -296,9 +297,10 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
     """NICs of one model have different firmware on different nodes.
 
     Right: NICs of one model have the same firmware on all nodes.
-    Why: firmware determines congestion control, adaptive routing and which errors are retried. A node that an upgrade
-    missed is slow or drops connections in ways that no counter explains.
-    Fix: update the NICs named to the firmware of the others (mlxfwmanager, or the vendor's tool), and reboot.
+    Why: firmware determines congestion control, adaptive routing and which errors are retried. If an upgrade missed a
+    node, it is slow or drops connections, and no counter explains why.
+    Fix: update the NICs that the finding names to the firmware of the others (mlxfwmanager, or the vendor's tool), and
+    reboot.
     """
     boards: dict[str, dict[str, frozenset[str]]] = {}
     for node, fabric in fabrics.items():
@@ -322,11 +324,11 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     """NCCL chooses different networks on different nodes.
 
     Right: NCCL chooses the same network on all nodes.
-    Why: every rank uses the network of its own node, and two that differ cannot connect: the handle of an InfiniBand
-    port means nothing to a socket, and the job fails or hangs at its first connection (nccl#2428).
-    Fix: check the choice of network on the nodes that differ (`ncclprobe doctor -v`). Usual causes are a plugin that
-    the loader does not find, a container without /dev/infiniband, ports that are down, or a setting that only this node
-    has.
+    Why: every rank uses the network that its own node chose, and two different networks cannot connect. A socket cannot
+    use the handle of an InfiniBand port, so the job fails or hangs at its first connection (nccl#2428).
+    Fix: check which network the nodes that differ choose and why (`ncclprobe doctor -v`). Common causes are a plugin
+    that the loader does not find, a container without /dev/infiniband, ports that are down, or a setting that only this
+    node has.
     """
     known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}
     ballot = vote(known)
@@ -362,10 +364,10 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
     """The clocks of the nodes are more than a second apart.
 
     Right: The clocks of the nodes are within a second of each other.
-    Why: different clocks break no NCCL job, but the logs of several nodes cannot be put in order, which is how a hang
-    is found. Files and certificates that one node writes are from the future for another.
-    Fix: on the nodes named `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the
-    offset.
+    Why: different clocks do not break an NCCL job. But a hang is found by ordering the logs of several nodes, which is
+    then impossible. Files and certificates that one node writes seem to come from the future on another.
+    Fix: on the nodes that the finding names, run `systemctl enable --now chronyd` (or systemd-timesyncd). `chronyc
+    tracking` shows the offset.
     """
     known = {node: each for node, each in offsets.items() if isinstance(each, ClockOffset)}
     if not known:

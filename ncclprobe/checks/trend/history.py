@@ -30,7 +30,7 @@ LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=NOW_S - 12 * DAY_S
 
 @applies
 def measured(history: History) -> bool:
-    """if the store has numbers enough of the node."""
+    """if the store has enough numbers for the node."""
     return any(
         each.drift.count >= BURN_IN or each.drift.own.height or each.drift.siblings_first is not None
         for each in history.series
@@ -49,13 +49,13 @@ def known(history: History) -> bool:
     applies=measured,
 )
 def rate(history: History) -> Iterator[Finding]:
-    """A rate of the node is lower than it was, or than its siblings'.
+    """A rate of the node is lower than before, or lower than on its siblings.
 
-    Right: The node is as fast as it was, and as its siblings.
-    Why: a node that loses a few percent is still within every expectation, but slows every collective. Many reports
-    together distinguish a small loss from noise, and the date of its start helps to find the cause.
-    Fix: find out what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or accept
-    its present rate as usual with `ncclprobe fleet accept NAME`.
+    Right: The node is as fast as before, and as its siblings.
+    Why: a node that loses a few percent still meets every expectation, but slows every collective. Only many reports
+    together distinguish a small loss from noise, and the date when it began helps to find the cause.
+    Fix: find out what changed on the node at that time (`ncclprobe fleet node NAME`). Test it again after the repair,
+    or accept its current rate as normal with `ncclprobe fleet accept NAME`.
     """
     for each in series_reasons(history.course, history.series):
         yield _finding(each, blame="node", action="retest")
@@ -70,8 +70,8 @@ def flapping(history: History) -> Iterator[Finding]:
     """A fault of the node comes and goes.
 
     Right: No fault of the node comes and goes.
-    Why: each time the fault is gone, jobs are allowed back on the node, and the fault ends the next one.
-    Fix: replace the part instead of resetting it: the cable and its module, the GPU, or the NIC.
+    Why: each time the fault disappears, jobs return to the node, and the fault ends the next one.
+    Fix: do not reset the part, but replace it: the cable and its module, the GPU, or the NIC.
     """
     blames = {f"{each.fault.check} {each.fault.subject}": each.fault.blame for each in history.course.faults.values()}
     for each in fault_reasons(history.course):
