@@ -259,7 +259,7 @@ def test_nodes_that_came_and_were_lost_are_named_by_what_became_of_them() -> Non
     lost = (Trouble("10.0.0.2", "reset", "closed the connection", 1), Trouble("10.0.0.4", "silent", "said nothing", 3))
     findings = list(roster.node_lost.run(four(0, 1, 2, 3), Every({"gpu01": Gathering(3, 1.0, lost=lost)})))
     assert [(f.subject, f.nodes) for f in findings] == [("gpu02", ("gpu02",)), ("gpu04", ("gpu04",))]
-    assert "silent: said nothing" in findings[1].message
+    assert "(silent): said nothing" in findings[1].message
 
 
 def test_a_node_that_says_that_rank_0_was_too_slow_for_it_is_unknown_and_no_dead_one() -> None:

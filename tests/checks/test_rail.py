@@ -111,10 +111,10 @@ def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
     (finding,) = judge(snapshots, wanted, Job())[0].findings
     assert finding.blame == "job"
     assert "NCCL_IB_GID_INDEX=0 (environment)" in finding.message
-    assert finding.remedy.startswith("on n1: unset NCCL_IB_GID_INDEX")
+    assert finding.remedy.startswith("on n1, unset NCCL_IB_GID_INDEX")
     unset = verdicts(rails)["rail.dead"].findings[0]
     assert unset.blame == "node"
-    assert unset.remedy.startswith("on n1: `show_gids mlx5_2`; NCCL takes")
+    assert unset.remedy.startswith("on n1, run `show_gids mlx5_2`. NCCL uses")
     assert "NCCL_IB_GID_INDEX" not in unset.remedy
 
 

@@ -65,7 +65,7 @@ def banded(*rows: Measurement) -> Verdict:
     ("found", "words"),
     [
         (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not joined after 2 s, of the 60 s that joining may take"),
-        (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s; the process of rank 1 runs"),
+        (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s; the process of rank 1 is running"),
     ],
 )
 def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, words: str) -> None:
@@ -121,7 +121,7 @@ def test_late_ranks_are_not_reported_as_a_slow_link() -> None:
     """The bytes take 10 of 20 us, which is 184 GB/s, far above the band; the ranks come 500 us apart."""
     skew = Skew(8, 4000.0, 10.0, 500.0, (0.0,) * 7 + (500.0,), (0,) * 8)
     finding = found(replace(FAILED, skew=skew))
-    assert "once all ranks have arrived it takes 10.0 us, which is 183.6 GB/s" in finding.message
+    assert "once all ranks have joined it takes 10.0 us, which is 183.6 GB/s" in finding.message
     assert "500.0 us apart, rank 7 last" in finding.message
     assert finding.remedy.startswith("check the hosts before the links")
 
@@ -216,7 +216,7 @@ def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
     assert finding.message.startswith("what this node exchanges with 4 of the others is slow, at 60 %")
 
 
-CHECK = "on n3, check rate, width and errors: "
+CHECK = "on n3, check rate, width and errors with "
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:

@@ -220,12 +220,12 @@ def test_a_plurality_is_no_majority() -> None:
 @each_row(
     ("odd", "usual", "remedy"),
     [
-        (having(NCCL_BUFFSIZE="1048576"), PLAIN, "on n2: `unset NCCL_BUFFSIZE`"),
-        (PLAIN, having(NCCL_BUFFSIZE="1048576"), "on n2: set NCCL_BUFFSIZE as on the other nodes"),
+        (having(NCCL_BUFFSIZE="1048576"), PLAIN, "on n2, run `unset NCCL_BUFFSIZE`"),
+        (PLAIN, having(NCCL_BUFFSIZE="1048576"), "on n2, set NCCL_BUFFSIZE as on the other nodes"),
         (
             setting("NCCL_BUFFSIZE", "1048576", "/etc/nccl.conf:3"),
             PLAIN,
-            "on n2: remove NCCL_BUFFSIZE from",
+            "on n2, remove NCCL_BUFFSIZE from",
         ),
     ],
 )

@@ -255,7 +255,7 @@ def test_a_cause_that_only_the_table_knows_has_the_remedy_of_its_check(
     assert explain.main([written(tmp_path, a=f"{line}Cannot allocate memory\n{UNHANDLED}"), "--no-color"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("CAUSE  n1: memory cannot be registered: Cannot allocate memory [memlock]\n")
-    assert "what to do: `ulimit -l unlimited` in the job" in said
+    assert "what to do: use `ulimit -l unlimited` in the job" in said
     assert " ".join(said.split()).endswith("`ncclprobe doctor` host.limits")
 
 

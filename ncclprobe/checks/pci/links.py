@@ -211,7 +211,7 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link is narrower or slower than it could be.
 
     Right: Every NIC's PCIe link has its full width and speed.
-    Why: the NIC, and every NCCL ring through it, is no faster than its slot.
+    Why: the slot limits the rate of the NIC and of every NCCL ring through it.
     Fix: reseat the NIC or its riser, and check the slot's lanes and speed in the firmware setup. If that does not help,
     have it repaired.
     """
@@ -258,7 +258,7 @@ def function_link(pci: Pci) -> Iterator[Finding]:
     """A GPU's PCIe link has too few lanes, or a NIC's PCIe link is too narrow or too slow.
 
     Right: Every GPU and NIC has its full PCIe width, and every NIC its full PCIe speed.
-    Why: the device is no faster than its slot. An idle GPU lowers its link speed; a NIC does not.
+    Why: the slot limits the rate of the device. An idle GPU lowers its link speed; a NIC does not.
     Fix: reseat the card or its riser, and check the slot's lanes and speed in the firmware setup.
     """
     every = (*pci.of("gpu"), *pci.of("nic"))

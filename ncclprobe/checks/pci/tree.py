@@ -212,8 +212,8 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
     """A GPU or NIC has had fatal errors on the PCI bus.
 
     Right: No GPU or NIC has had fatal errors on the PCI bus.
-    Why: such an error ends the job and removes the device from the bus until it is reset. Other errors, some of which
-    happen at every boot, are reported as notes.
+    Why: such an error ends the job and removes the device from the bus until it is reset. Other errors are reported as
+    notes, because some happen at every boot.
     Fix: reseat the device, its riser or its cable. If the counts keep growing, have it repaired.
     """
     devices = gpu_devices(pci, gpus)
