@@ -69,7 +69,9 @@ def test_the_bridged_machines_third_gpu_is_at_least_noted() -> None:
 
 def test_a_fabric_in_progress_is_waited_for_and_one_that_failed_is_not() -> None:
     log = KernelLog((), 240.0)
-    with pytest.raises(Unlearned, match="GPU0 with the NVLink fabric is in progress, 4 min after the machine was started"):
+    with pytest.raises(
+        Unlearned, match="GPU0 with the NVLink fabric is in progress, 4 min after the machine was started"
+    ):
         list(fabric.run(box(WAITING), LINKS, log))
     with pytest.raises(Unlearned, match="in progress: wait"):
         list(fabric.run(box(WAITING), LINKS, UNSAID))
