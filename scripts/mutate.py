@@ -48,7 +48,7 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAR_S = 40.0
+NEAR_S = 60.0
 """How long the tests of a fault may take together, as they took when they were recorded."""
 NEAR_FILES = 16
 """How many files are collected anew for a fault that shows only when its file is imported."""
@@ -216,9 +216,9 @@ def digest(path: Path) -> str:
 def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
     """Return the tests that call what a fault changes, and those beside them, as many as `NEAR_S` allows.
 
-    First come the tests of a file called as the module, then those that hold values, then those that were seen to call
-    it; of these the shortest. If none was, as another process may call it: those of files that share a word with the
-    module's name, or called as its folder.
+    Those that were seen to call it come before the others of their files: first the tests of a file called as the
+    module, then those that hold values; of these the shortest. If none was, as another process may call it: those of
+    files that share a word with the module's name, or called as its folder.
     """
     functions, path = changed(fault), fault.path
     found = []
@@ -226,11 +226,11 @@ def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
         at_all = collected & functions or any(called & functions for _, _, called in tests)
         rank = 0 if is_called_as(ROOT / file, path.stem) else 1 if file in HOLDING else 2
         for test, seconds, called in tests if at_all else ():
-            found.append((rank, not called & functions, seconds, test))
+            found.append((not called & functions, rank, seconds, test))
     for file, (_, _, tests) in touched.items() if not found else ():
         shared = len({*path.stem.split("_")} & {*Path(file).stem.split("_")})
         if shared or is_called_as(ROOT / file, path.parent.name):
-            found += [(-shared, False, seconds, test) for test, seconds, _ in tests]
+            found += [(False, -shared, seconds, test) for test, seconds, _ in tests]
     spent = itertools.accumulate(seconds for _, _, seconds, _ in sorted(found))
     return [test for (*_, test), until in zip(sorted(found), spent, strict=True) if until <= NEAR_S]
 
