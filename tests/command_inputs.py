@@ -6,8 +6,9 @@ To add one, add a row to a function of `COMMANDS`, run `scripts/golden.py`, and 
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from fake_site import KEY
@@ -18,7 +19,9 @@ from report.html import made
 
 from ncclprobe import commands
 from ncclprobe.commands.demo import DEMOS
+from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from tests import nccl_tests_texts, recorded_jobs, test_pasted
@@ -26,8 +29,8 @@ from tests.checks.cases import written
 
 TESTS = Path(__file__).parent
 DATA, CAPTURES = TESTS / "data", TESTS / "captures"
-EVERY_NTH_OF_NCCL = 40
-EVERY_NTH_REPORT = 3
+EVERY_NTH_OF_NCCL = 20
+EVERY_NTH_REPORT = 2
 SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
 MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72", "8 x L40S, 2 sockets, no P2P")
 ALL_OPERATIONS = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter,sendrecv"
@@ -52,12 +55,13 @@ def _nccl_inputs(folder: Path) -> Rows:
 
 
 def _cases_inputs(folder: Path) -> Rows:
-    """The last bad case of each check of logs as a whole log: which of all causes is named, and what to do."""
+    """Each bad case of a check of logs as a whole log: which of all causes is named, and what to do."""
     for key, cases in written().items():
-        if key.startswith("log.") and cases.bad and isinstance(text := cases.bad[-1][1], str):
-            path = folder / f"{key.replace('/', '-')}.log"
+        texts = [row[1] for row in cases.bad if isinstance(row[1], str)] if key.startswith("log.") else []
+        for number, text in enumerate(texts):
+            path = folder / f"{key.replace('/', '-')}-{number}.log"
             path.write_text(text)
-            yield key, ["explain", str(path)]
+            yield f"{key} {number}", ["explain", str(path)]
 
 
 def _captures_inputs(_: Path) -> Rows:
@@ -160,6 +164,45 @@ def _comparisons_inputs(_: Path) -> Rows:
     yield "another machine", ["compare", str(CAPTURES / "dgx-a100.jsonl"), str(CAPTURES / "aws-p4d.jsonl")]
 
 
+def _altered(rows: Sequence[Measurement], factor: float, **changes: Any) -> tuple[Measurement, ...]:
+    """Return rows of `factor` times the rate."""
+    found = []
+    for row in rows:
+        time = {name: value / factor for name, value in asdict(row.time_us).items() if isinstance(value, float)}
+        low, high = row.interval_us or (row.time_us.typical, row.time_us.typical)
+        rates = {"busbw_GBps": row.busbw_GBps * factor, "algbw_GBps": row.algbw_GBps * factor}
+        more = {"time_us": replace(row.time_us, **time), "interval_us": (low / factor, high / factor), **rates}
+        found.append(replace(row, **{**more, **changes}))
+    return tuple(found)
+
+
+def _rows_inputs(folder: Path) -> Rows:
+    """Sweeps of one machine beside each other and a baseline: slower, faster, noisy, without intervals, cut, wrong."""
+    sweep = made.sweep()
+    rows = sweep.measurements[::5]
+    kinds = {
+        "usual": rows,
+        "slower": _altered(rows, 0.8),
+        "a little slower": _altered(rows, 0.93),
+        "faster": _altered(rows, 1.3),
+        "without intervals": _altered(rows, 0.85, interval_us=None),
+        "wide": tuple(replace(row, interval_us=(row.time_us.typical * 0.6, row.time_us.typical * 1.9)) for row in rows),
+        "twice": (*rows, *_altered(rows, 0.7)),
+        "cut": rows[: len(rows) // 3],
+        "wrong": _altered(rows, 1.0, wrong=3),
+        "nothing": (),
+    }
+    paths = {name: _written(folder, name, replace(sweep, measurements=each)) for name, each in kinds.items()}
+    site = str(folder / "site.toml")
+    yield "baseline", ["baseline", paths["usual"], paths["a little slower"], "-o", site, "--accept-low"]
+    for name, path in paths.items():
+        yield f"usual to {name}", ["compare", paths["usual"], path, "--json", "-"]
+        yield f"{name} to usual", ["compare", path, paths["usual"]]
+        yield f"site to {name}", ["compare", site, path, "--json", "-"]
+        yield f"{name} to slower", ["compare", path, paths["slower"], "--tolerance", "0.3", "-q"]
+        yield f"baseline of {name}", ["baseline", path, "-o", "-"]
+
+
 def _fleet_inputs(folder: Path) -> Rows:
     """A store of many days: who fell, when, with which change, and what each of its commands does with that."""
     store = ["--fleet", str(folder / "fleet.db")]
@@ -254,6 +297,7 @@ COMMANDS: Mapping[str, Callable[[Path], Rows]] = {
     "expect-captures": _expectations_inputs,
     "forms": _forms_inputs,
     "compare": _comparisons_inputs,
+    "rows": _rows_inputs,
     "fleet": _fleet_inputs,
     "pseudonyms": _pseudonyms_inputs,
     "pasted": _pasted_inputs,

@@ -28,7 +28,8 @@ from tests.command_inputs import CAPTURES, COMMANDS, DATA, TESTS
 from tests.function_inputs import FUNCTIONS
 
 KEPT = DATA / "command_values"
-LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu")
+LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu",
+           "dgx-b200", "l40s-8", "laptop", "a100-bridged")  # fmt: skip
 FIRST_ITEMS, LONG = 2, 60
 _NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*|\b1\.7\d+e\+09\b")
 _NOT_KEPT = frozenset({"started", "duration_s", "tool", "versions", "ended", "environment", "seconds", "by"})

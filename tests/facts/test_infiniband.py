@@ -165,6 +165,12 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
         infiniband.rate(text)
 
 
+@each_row("text", ["nonsense", "[]", '{"symbol_error": 7}', '{"symbol_error": "7", "link_downed": [1]}'])
+def test_what_is_no_folder_of_files_is_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="folder of files"):
+        infiniband.counters(text)
+
+
 @each_row(("text", "word"), [("1: DOWN\n", "DOWN"), ("7: Phy Test", "Phy Test"), ("9: <unknown>", "<unknown>")])
 def test_a_state_is_the_word_after_its_number(text: str, word: str) -> None:
     assert infiniband.state(text) == word
