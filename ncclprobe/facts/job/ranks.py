@@ -263,7 +263,12 @@ def _join_parts(
     """Join the parts of a job whose ranks were given different masters, such as a wrong port."""
     parents = {each.pid: each.parent for each in processes}
     found: dict[str, tuple[JobProcess, ...]] = {}
-    for parts in grouped((job.partition(" environment")[0], job) for job in jobs).values():
+
+    def kind(job: str) -> tuple[str, int]:
+        starters = {parents[each.pid] for each in jobs[job]}
+        return job.partition(" environment")[0], starters.pop() if len(starters) == 1 else 0
+
+    for parts in grouped((kind(job), job) for job in jobs).values():
         ranks = sorted((each for job in parts for each in jobs[job]), key=lambda each: each.rank or 0)
         if len(parts) > 1 and all(map(_is_part, map(jobs.__getitem__, parts))) and _form_one_job(ranks, parents):
             found[ranks[0].job] = tuple(ranks)
