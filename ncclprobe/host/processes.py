@@ -106,7 +106,7 @@ def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> di
         if pid in (os.getpid(), os.getppid()) or int(seen[pid][6]) & _OF_KERNEL:
             continue
         try:
-            variables = within(BLOCKED_S, lambda at=pid: environment(at), f"/proc/{pid}/environ")  # type: ignore[misc]
+            variables = _variables(pid, seen[pid][0])
             agent = agent_options(_words_or_none(pid)) if _INTERPRETER.search(seen[pid][-1]) else None
             if pid in beneath or agent is not None or not variables.keys().isdisjoint(names):
                 kept = {name: recorded(name, value) for name, value in variables.items() if name in recordable}
@@ -118,6 +118,11 @@ def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> di
         except HostError as refusal:
             late.append(f"{pid} ({seen[pid][-1]}): {refusal}")
     return {"time_s": time.time(), "processes": found, "hidden": hidden, "late": late[:16]}
+
+
+def _variables(pid: int, state: str) -> dict[str, str]:
+    """Return the variables of a process; none of one that has ended, and whose parent has not waited for it."""
+    return {} if state == "Z" else within(BLOCKED_S, lambda: environment(pid), f"/proc/{pid}/environ")
 
 
 def _candidate(pid: int, stat: list[str], parent: int, variables: dict[str, str]) -> dict[str, Any]:

@@ -637,3 +637,10 @@ def seen_in(pid: int, call: str) -> dict[str, Any]:
         time.sleep(0.05)
     assert at["call"] == call
     return at
+
+
+def test_a_process_that_has_ended_and_is_not_waited_for_is_listed_with_its_state() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        listed = processes._ranks(os.getpid(), ["RANK"], [])
+    assert [each["state"] for each in listed["processes"] if each["pid"] == ended.pid] == ["Z"]
