@@ -26,7 +26,7 @@ import held_out
 from published import PUBLISHED, Row, kept
 from tables import table
 
-from ncclprobe.engine.collect import replayed, with_choices, with_predictions
+from ncclprobe.engine.collect import add_choices, add_predictions, replayed
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.expect import evidence
@@ -214,7 +214,7 @@ def _doctored(machine: Snapshot, variables: dict[str, str]) -> tuple[AttainableR
     launch = Launch("torchrun", 0, nodes * gpus, 0, gpus, nodes)
     facts = {**machine.facts, Environment: environment, Settings: merge(environment, ()), Launch: launch}
     checks = every_check(MACHINE)
-    known = with_predictions(with_choices([replace(machine, facts=facts)], checks), checks, Job(), 1)
+    known = add_predictions(add_choices([replace(machine, facts=facts)], checks), checks, Job(), 1)
     found = [each for verdict in judge(known, checks, Job()) for each in verdict.findings]
     return learned(known[0].facts, AttainableRate), found
 

@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT))
 
 from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.explain_pages import about_check, example_of
+from ncclprobe.engine.explain_pages import check_explanation, example_of
 from ncclprobe.model.outcomes import OUTCOMES
 from ncclprobe.model.registry import Check, by_id, title_of
-from ncclprobe.nccl.parameters import NEWEST, Parameter, about_variable, purpose, table
+from ncclprobe.nccl.parameters import NEWEST, Parameter, purpose, table, variable_explanation
 from ncclprobe.report.json import SCHEMA_FILE
 
 _OWN_PAGE = 20
@@ -182,7 +182,7 @@ def check_section(parts: Sequence[Check]) -> str:
 
 
 def _about_check(check: Check) -> list[str]:
-    known = dict(about_check(check))
+    known = dict(check_explanation(check))
     lines = ["", f"**{text(check.title)}.**"]
     for key, title in _SECTIONS.items():
         lines += ["", f"**{title}**: {text(known.pop(key))}"]
@@ -257,7 +257,7 @@ def _variable_pages() -> dict[str, str]:
 def _family_page(key: str, those: Sequence[Parameter]) -> str:
     lines = [f"# {text(_family_title(key))}"]
     for parameter in those:
-        rest = ((head, words) for head, words in about_variable(parameter) if words and head != "does")
+        rest = ((head, words) for head, words in variable_explanation(parameter) if words and head != "does")
         about = (f"- **{head}**: {text(words)}" for head, words in rest)
         lines += ["", f"## {text(parameter.name)}", "", text(purpose(parameter)), "", *about]
     return _page(*lines)

@@ -118,7 +118,7 @@ def _rails_inputs() -> Rows:
         size = rails.plan_rails(nodes, count, rate, rails.Budget(), cross=count > 1)
         yield (
             f"plan of {nodes}",
-            (size, size.seconds, size.nic_bytes, size.all_pairs, rails.in_words(size), size.test()),
+            (size, size.seconds, size.nic_bytes, size.all_pairs, rails.describe_plan(size), size.test()),
         )
     four = rails.plan_rails(4, 2, 100.0, rails.Budget(at_once=1), cross=True)
     pairs = [(End(one, rail), End(other, rail)) for one, other in (("a", "b"), ("c", "d")) for rail in (0, 1)]

@@ -125,7 +125,7 @@ def test_alone_it_starts_a_rank_per_gpu_and_two_of_gloo_without_one(
     ("nodes", "chosen", "argv", "why"),
     [
         (8, "", [], "this process can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES"),
-        (0, None, ["--backend", "nccl"], "no GPU can be seen"),
+        (0, None, ["--backend", "nccl"], "no GPU is visible"),
     ],
 )
 def test_where_no_gpu_can_be_used_it_looks(

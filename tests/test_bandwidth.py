@@ -181,7 +181,7 @@ def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypat
         (["--nproc", "1"], 8, "ncclprobe bandwidth --nproc 8"),
         (["--nproc", "1"], 8, "torchrun --nproc-per-node=gpu"),
         ([], 1, "several nodes"),
-        (["--backend", "nccl"], 0, "none can be seen"),
+        (["--backend", "nccl"], 0, "no GPU is visible"),
         (["--backend", "gloo"], 8, "--backend gloo --nproc 2"),
     ],
 )

@@ -86,4 +86,4 @@ def test_first_calls_have_their_cost_and_rows_their_samples(lab: Lab) -> None:
     assert row.samples is not None
     assert len(row.samples.each) == 2
     if row.precision is not None and row.precision > 0.02:
-        assert any("did not reach it in time" in remark for remark in report.notes)
+        assert any("did not reach the requested" in remark for remark in report.notes)

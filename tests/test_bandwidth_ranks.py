@@ -156,7 +156,7 @@ def test_numbers_that_nothing_judges_are_inconclusive_where_they_must_be_judged_
     document: dict[str, Any] = json.loads(processes[0].out)
     assert (document["exit_code"], document["launch"]["kind"]) == (3, "slurm")
     assert {row["status"] for row in document["measurements"]} == {"unjudged"}
-    assert any("nothing is known to judge them by" in remark for remark in document["notes"])
+    assert any("there is nothing to compare them with" in remark for remark in document["notes"])
 
 
 def test_a_setting_of_one_rank_alone_is_told_and_fails(lab: Lab) -> None:
@@ -401,7 +401,7 @@ def test_a_name_that_does_not_resolve_is_said(lab: Lab) -> None:
     seat = by_hand(free_port())(1) | {"MASTER_ADDR": "no-such-host.invalid"}
     process = lab.start(["-m", "ncclprobe.bandwidth", "--backend", "gloo", "--phase-timeout", "1"], seat)
     assert process.wait() == 4
-    assert 'nothing came of "resolve the name of rank 0\'s host, no-such-host.invalid"' in process.err
+    assert 'no progress in "resolve the name of rank 0\'s host, no-such-host.invalid"' in process.err
 
 
 def test_ctrl_c_keeps_what_was_measured(lab: Lab) -> None:

@@ -209,4 +209,4 @@ def test_a_page_recommends_a_baseline_only_for_collectives() -> None:
     pairs = as_json.read(str(Path(__file__).parent.parent / "reports" / "four-hosts-one-bad-nic.json"))
     unjudged = replace(pairs, status=Status.PASS, exit_code=0, checks=(), judged=Judged(0, 78))
     assert "ncclprobe baseline" not in render(unjudged)
-    assert "baselines are of collectives" in render(unjudged)
+    assert "baselines contain only collectives" in render(unjudged)

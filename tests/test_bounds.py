@@ -189,7 +189,7 @@ def test_a_run_log_with_a_number_that_is_none_is_refused_with_its_line(number: s
     path = tmp_path / "run.jsonl"
     sample = '{"sample": {"rung": NUMBER}}'.replace("NUMBER", number)
     path.write_text(f'{{"capture": 1, "run": 1}}\n{{"sample": {{"note": "x"}}}}\n{sample}\n')
-    with pytest.raises(UsageError, match=r"run\.jsonl:3: sample 'rung' holds a number"):
+    with pytest.raises(UsageError, match=r"run\.jsonl:3: sample 'rung' contains a number"):
         RunLog.read(path)
 
 

@@ -18,7 +18,7 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import collect
 from ncclprobe.engine.diagnose import HISTORY, LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
+from ncclprobe.engine.measured import concerns_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
 from ncclprobe.facts.run.samples import Participants, RunRequest
@@ -386,7 +386,7 @@ def test_of_a_node_without_ranks_or_facts_nothing_is_known_to_be_unused() -> Non
     ],
 )  # fmt: skip
 def test_a_finding_is_about_unused_devices_if_all_that_it_names_are(subject: str, only: bool) -> None:
-    assert about_only(fail(subject, "x"), frozenset({"GPU6", "GPU7", "mlx5_9:1"})) is only
+    assert concerns_only(fail(subject, "x"), frozenset({"GPU6", "GPU7", "mlx5_9:1"})) is only
 
 
 def test_a_measuring_report_has_machine_verdicts_and_its_own_status() -> None:

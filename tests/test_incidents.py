@@ -8,7 +8,7 @@ from typing import Any
 import tomllib
 import zoo
 
-from ncclprobe.engine.collect import Traces, capture_facts, with_choices
+from ncclprobe.engine.collect import Traces, add_choices, capture_facts
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.host.capture import Replay, load
@@ -40,7 +40,7 @@ def planted(incident: dict[str, Any]) -> Replay:
 def found(host: Replay) -> tuple[list[Finding], int]:
     """The findings above a note, and the exit code of the doctor."""
     snapshot = capture_facts(host, discover("ncclprobe.facts", Collector, {"machine"}), Traces())
-    verdicts = judge(with_choices([snapshot], CHECKS), CHECKS, Job())
+    verdicts = judge(add_choices([snapshot], CHECKS), CHECKS, Job())
     grave = [each for verdict in verdicts for each in verdict.findings if each.severity is not Severity.NOTE]
     return grave, int(conclude(verdicts)[1])
 

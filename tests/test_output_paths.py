@@ -93,7 +93,7 @@ def test_no_command_writes_a_report_over_a_log(
     path = tmp_path / "rank1.log"
     path.write_text(DOCTOR + LOG)
     assert main([*begun(command, tmp_path), f"--{option}", str(path)]) == 2
-    assert f"--{option} {path}: not written over" in capsys.readouterr().err
+    assert f"--{option} {path}: not overwritten" in capsys.readouterr().err
     assert path.read_text() == DOCTOR + LOG
 
 
@@ -144,7 +144,7 @@ def test_lists_of_nodes_replace_lists_and_nothing_else(tmp_path: Path, capsys: p
         assert main(argv) == 4
     (tmp_path / "lists" / "unsure").write_text("who knows?\n")
     assert main(argv) == 2
-    assert "unsure: not written over" in capsys.readouterr().err
+    assert "unsure: not overwritten" in capsys.readouterr().err
     assert nodes.recognises("n[1-3,7],gpu-a.example\n")
 
 
@@ -209,7 +209,7 @@ def test_a_capture_replaces_a_capture_and_nothing_else(tmp_path: Path, capsys: p
     for text in (LOG, DOCTOR + LOG, path.read_text() + LOG, rendered("json")):
         path.write_text(text)
         assert main(["capture", "-o", str(path)]) == 2
-        assert "not written over" in capsys.readouterr().err
+        assert "not overwritten" in capsys.readouterr().err
         assert path.read_text() == text
 
 
@@ -217,7 +217,7 @@ def test_of_keep_a_file_that_is_no_capture_stays(tmp_path: Path, capsys: pytest.
     path = tmp_path / files.named_after(socket.gethostname())
     path.write_text(LOG)
     assert main(["doctor", "--local", "--keep", str(tmp_path)]) == 2
-    assert "not written over" in capsys.readouterr().err
+    assert "not overwritten" in capsys.readouterr().err
     assert path.read_text() == LOG
 
 
@@ -231,11 +231,11 @@ def test_a_run_log_replaces_a_run_log_and_nothing_else(tmp_path: Path, capsys: p
     RunLog(tmp_path / FILE).close()
     for text in (LOG, (tmp_path / FILE).read_text() + LOG, dump({}, "n0")):
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(UsageError, match="not written over"):
+        with pytest.raises(UsageError, match="not overwritten"):
             RunLog(tmp_path / FILE)
         assert main(["bandwidth", "--nproc", "2", "--backend", "gloo", "--keep", str(tmp_path)]) == 2
         assert (tmp_path / FILE).read_text() == text
-    assert "not written over" in capsys.readouterr().err
+    assert "not overwritten" in capsys.readouterr().err
 
 
 def test_a_baseline_replaces_a_baseline_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,5 +247,5 @@ def test_a_baseline_replaces_a_baseline_and_nothing_else(tmp_path: Path, capsys:
     for text in (LOG, path.read_text() + LOG, rendered("json", "rows")):
         path.write_text(text)
         assert main(argv) == 2
-        assert "not written over" in capsys.readouterr().err
+        assert "not overwritten" in capsys.readouterr().err
         assert path.read_text() == text

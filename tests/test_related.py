@@ -6,7 +6,7 @@ from typing import Any
 
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands.doctor import main
-from ncclprobe.engine.measured import about_only, relate
+from ncclprobe.engine.measured import concerns_only, relate
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note, warn
 from ncclprobe.model.measurement import Band
@@ -71,7 +71,7 @@ def test_a_machine_finding_names_no_cause_of_its_own() -> None:
     [("mlx5_9:1", True), ("mlx5_9:1, mlx5_0:1", False), ("GPU3", False), ("NCCL_IB_HCA", False), ("mlx5_9", True)],
 )
 def test_a_finding_is_about_unused_devices_only_where_it_names_no_other(subject: str, only: bool) -> None:
-    assert about_only(fail(subject, "x"), frozenset({"mlx5_9:1", "mlx5_9"})) is only
+    assert concerns_only(fail(subject, "x"), frozenset({"mlx5_9:1", "mlx5_9"})) is only
 
 
 def kept_run(folder: Path, *lines: str) -> list[str]:

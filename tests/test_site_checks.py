@@ -117,19 +117,19 @@ def written(folder: Path, body: str = OBJECTS, name: str = "bios") -> Path:
 
 
 def said(path: Path) -> Verdict:
-    (verdict,) = judge([SMALL], site.of_file(path), Job())
+    (verdict,) = judge([SMALL], site.load_file(path), Job())
     return verdict
 
 
 def test_a_files_checks_have_its_name_before_their_own(tmp_path: Path) -> None:
-    (found,) = site.of_file(written(tmp_path, name="rack_power"))
+    (found,) = site.load_file(written(tmp_path, name="rack_power"))
     assert (found.id, found.origin) == ("site-rack-power.little-memory", str(tmp_path / "rack_power.py"))
     assert list(promises.broken(found)) == []
     assert said(written(tmp_path)).status is Status.FAIL
 
 
 def test_no_prefix_of_ours_can_be_taken(tmp_path: Path) -> None:
-    (found,) = site.of_file(written(tmp_path, name="env"))
+    (found,) = site.load_file(written(tmp_path, name="env"))
     assert found.id == "site-env.little-memory"
     assert found.id not in {check.id for check in every_check()}
 
@@ -187,7 +187,7 @@ BROKEN = {
     "raises": ("class Own(Exception): pass\nraise Own('no licence')", "its import raises Own: no licence"),
     "leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
     "does not end": ("import time\ntime.sleep(60)", "its import did not end within 0.2 s"),
-    "holds no check": ("x = 1", "it holds no check"),
+    "holds no check": ("x = 1", "it contains no check"),
 }
 
 
@@ -263,7 +263,7 @@ def test_the_file_of_the_working_directory_names_no_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = config(tmp_path, f'checks = "{folder}"\n').rename(tmp_path / suppressions.NAME)
-    with pytest.raises(UsageError, match="not followed in a file of the working directory"):
+    with pytest.raises(UsageError, match="not allowed in a file of the working directory"):
         suppressions.load(None, lambda folder: every_check(None, folder))
     assert suppressions.load(path, lambda folder: every_check(None, folder)).checks == str(folder)
     path.chmod(0o666)

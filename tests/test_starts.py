@@ -11,7 +11,7 @@ from zoo import findings
 from ncclprobe.checks.env.fixtures import TWO_NODES, having
 from ncclprobe.checks.sync.settings import env as settings_of_nodes
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.collect import Traces, capture_facts, replayed, with_choices
+from ncclprobe.engine.collect import Traces, add_choices, capture_facts, replayed
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.facts.environment import Environment
@@ -317,7 +317,7 @@ def as_played(row: dict[str, Any], release: str) -> Snapshot:
     if row["name"] == "no-nvml":
         answers |= dict.fromkeys([a for a in answers if a[0] == "nvml" or a[1:2] == ("nvidia-smi",)], _ENDED)
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
-    return with_choices([capture_facts(Replay(answers, "n0", older=False), collectors, TRACES)], CHECKS)[0]
+    return add_choices([capture_facts(Replay(answers, "n0", older=False), collectors, TRACES)], CHECKS)[0]
 
 
 TRACES = Traces()

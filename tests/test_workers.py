@@ -14,7 +14,7 @@ import pytest
 from fleets import captures as fleet
 
 from ncclprobe.engine import captures, diagnose, doctor, workers
-from ncclprobe.engine.collect import replayed, with_choices
+from ncclprobe.engine.collect import add_choices, replayed
 from ncclprobe.engine.diagnose import Judging
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.errors import UsageError
@@ -102,7 +102,7 @@ def test_every_fact_that_workers_return_is_read_as_it_was_written() -> None:
     checks = diagnose.every_check(diagnose.MACHINE)
     seen, wrong = 0, []
     for path in sorted(CAPTURES.glob("*.jsonl")):
-        (snapshot,) = with_choices(replayed([path], COLLECTORS), checks)
+        (snapshot,) = add_choices(replayed([path], COLLECTORS), checks)
         for kind, fact in snapshot.facts.items():
             if kind.__name__ in names and not isinstance(fact, Absent):
                 seen += 1

@@ -163,7 +163,7 @@ def _attach_to_hosts(
         over_ssh.keep(options.keep, _pseudonymous(options.redactor, kept), 0)
     found = running.stands(snapshots)
     notes = [f"{each.host}: not examined: {each.words}" for each in started.failed]
-    report = over_ssh.with_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
+    report = over_ssh.add_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
     return options.redactor.report(report) if options.redactor else report
 
 

@@ -55,7 +55,7 @@ def _named(name: str) -> tuple[Check, ...]:
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise UsageError(f"--test {name[:80]}: no such file")
-        return site.of_file(Path(name))
+        return site.load_file(Path(name))
     for each in installed(CHECKS):
         if name in (each.name, each.module):
             return site.installed_as(each)

@@ -116,7 +116,7 @@ def side(path: str) -> _Side:
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
         site = baselines.parse(text, path)
-        return _Side(path, baselines.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
+        return _Side(path, baselines.site_points(site), site.print(), about=f"baseline, {digest.when(site.written)}")
     if schema == "nccl-tests":
         runs = whole_runs(path)
         rows = [row for run in runs for row in run.rows]

@@ -256,7 +256,7 @@ def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
 def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, Healthy | None]:
     """What the rows of `run` are judged by, and the same machine without the settings. Raises UsageError."""
     gpu, count = _gpus(run)
-    if gpu and (why := assumed.foreign(gpu)) and not (wanted.named and "not a GPU" not in why):
+    if gpu and (why := assumed.foreign(gpu)) and not (wanted.named and "not an NVIDIA GPU" not in why):
         return replace(base, not_judged=why), None
     if missing := run.missing or run.log.shared:
         return replace(base, not_judged=f"not judged: {missing}"), None
@@ -358,7 +358,7 @@ def _assume_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed 
     nodes = wanted.nodes or run.rows[0].nodes
     if system.nics or nodes < 2 or composed.capability_of(system.gpu) is None:
         return None
-    found = assumed.with_nics(system, Node(system.gpu, system.gpus, nodes, run.log.network, run.log.nics))
+    found = assumed.assume_nics(system, Node(system.gpu, system.gpus, nodes, run.log.network, run.log.nics))
     return replace(found, described=system.name) if found else None
 
 

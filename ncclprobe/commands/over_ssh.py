@@ -62,7 +62,7 @@ def run(asked: Started, question: Question) -> int:
     present, failed = _called(asked, question, lambda present, left_s: _orders(asked, present, words, left_s, texts))
     first = present[0] if present else None
     report = _report(question, first, failed)
-    report = with_hosts(report, question, StartedHosts(len(asked.hosts.names), tuple(failed)))
+    report = add_hosts(report, question, StartedHosts(len(asked.hosts.names), tuple(failed)))
     if asked.keep and first and first.outcome:
         keep(asked.keep, first.outcome.kept, first.outcome.left)
     return delivery.deliver(report, asked.output)
@@ -177,7 +177,7 @@ def _report(question: Question, first: Call | None, failed: list[HostFailure]) -
     return diagnose(replace(question, checks=(), sources=MACHINE))
 
 
-def with_hosts(report: Report, question: Question, hosts: StartedHosts) -> Report:
+def add_hosts(report: Report, question: Question, hosts: StartedHosts) -> Report:
     """Return `report` with the hosts that take no part; without them it is inconclusive."""
     checks = selected([host_unused], question.judging.select, question.judging.ignore)
     snapshot = Snapshot(report.nodes[0].name if report.nodes else "", {StartedHosts: hosts})

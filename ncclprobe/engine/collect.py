@@ -39,7 +39,7 @@ from ncclprobe.nccl.values import SLOWING
 from ncclprobe.signals import NO_MEMORY
 
 
-def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others: Any = None) -> list[Snapshot]:
+def add_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others: Any = None) -> list[Snapshot]:
     """Add NCCL's choices to each snapshot, if a check needs them. `others`: the cache from earlier nodes."""
     asked = any(need.fact is Choices for each in checks for need in each.needs)
     if not asked or all(Choices in snapshot.facts for snapshot in snapshots):
@@ -54,7 +54,7 @@ def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others:
 _Predicted = dict[Any, AttainableRate | Absent]
 
 
-def with_predictions(
+def add_predictions(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, nodes: int, before: _Predicted | None = None
 ) -> list[Snapshot]:
     """Add the most that each machine can still reach, if a check needs it and NCCL may be slower than the hardware.

@@ -189,9 +189,9 @@ def diagnose(
     if question.judging.fleet is None or not snapshots or without.checks == question.checks:
         return _diagnosed(without, snapshots, facts, missing, notes)
     first = _diagnosed(replace(without, pictures=False), snapshots, facts, missing, notes)
-    from ncclprobe.engine.history import with_past  # what only --fleet needs
+    from ncclprobe.engine.history import add_history  # what only --fleet needs
 
-    return _diagnosed(question, with_past(snapshots, first, question.judging.fleet), facts, missing, notes)
+    return _diagnosed(question, add_history(snapshots, first, question.judging.fleet), facts, missing, notes)
 
 
 def _diagnosed(

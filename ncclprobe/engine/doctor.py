@@ -5,7 +5,7 @@ from typing import Any
 
 from ncclprobe.checks.rail import choices, name
 from ncclprobe.engine import inventory
-from ncclprobe.engine.collect import observed, with_choices, with_predictions
+from ncclprobe.engine.collect import add_choices, add_predictions, observed
 from ncclprobe.engine.diagnose import JudgedNodes, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
 from ncclprobe.engine.pasted_causes import NOTHING_SAID, SaidInTexts
@@ -71,10 +71,8 @@ def launch_of(snapshot: Snapshot) -> Launch:
 
 
 def _learn(known: JudgedNodes) -> JudgedNodes:
-    snapshots = with_choices(known.snapshots, known.question.checks)
-    return replace(
-        known, snapshots=tuple(with_predictions(snapshots, known.question.checks, known.job, len(snapshots)))
-    )
+    snapshots = add_choices(known.snapshots, known.question.checks)
+    return replace(known, snapshots=tuple(add_predictions(snapshots, known.question.checks, known.job, len(snapshots))))
 
 
 def _judge(known: JudgedNodes) -> JudgedNodes:

@@ -42,7 +42,7 @@ def explain(
     """
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
     signs += messages.use(Path(question.accepted.messages) if question.accepted.messages else None)
-    found = replace(with_running_job(looked_at(files, signs, show)), asked=asked)
+    found = replace(add_running_job(looked_at(files, signs, show)), asked=asked)
     refuse_nothing_read(found, files)
     report = diagnose(question, facts={JobFiles: found})
     if question.pictures:
@@ -52,10 +52,10 @@ def explain(
     said = {path: read(path).checks for path in found.reports}
     if found.captures:
         said["captures"] = judge_captures(found.captures, report.causes)
-    return replace(report, causes=with_verdicts(report.causes, said))
+    return replace(report, causes=add_verdicts(report.causes, said))
 
 
-def with_running_job(found: JobFiles) -> JobFiles:
+def add_running_job(found: JobFiles) -> JobFiles:
     """Return the facts of the files, and the state of the job if they contain captures of `ncclprobe attach --keep`."""
     from ncclprobe.engine import running  # imports of a running job, which other files do without
 
@@ -77,7 +77,7 @@ def judge_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdic
     )
 
 
-def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdict]]) -> tuple[Cause, ...]:
+def add_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdict]]) -> tuple[Cause, ...]:
     """Add its check's verdict to each cause. `by_source`: the verdicts of each report, and of captures."""
     return tuple(replace(cause, checked=_join_sources(cause.doctor, by_source)) for cause in found)
 

@@ -14,7 +14,7 @@ from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.registry import Check, by_id, title_of
 from ncclprobe.model.units import plural
-from ncclprobe.nccl.parameters import Parameter, about_variable, nearest, purpose, table
+from ncclprobe.nccl.parameters import Parameter, nearest, purpose, table, variable_explanation
 
 COLUMNS = 80
 _MOST_FINDINGS, _MOST_SUGGESTED = 2, 3
@@ -51,10 +51,10 @@ def check_lines(check: Check) -> list[str]:
         said = [f"its examples raise {type(error).__name__}; `ncclprobe checks --test` shows the place"]
     else:
         said = ["example of what it finds:", *found]
-    return [*title, "", *_labelled_lines(about_check(check)), "", *said, "", page(check.id)]
+    return [*title, "", *_labelled_lines(check_explanation(check)), "", *said, "", page(check.id)]
 
 
-def about_check(check: Check) -> list[tuple[str, str]]:
+def check_explanation(check: Check) -> list[tuple[str, str]]:
     """Return everything about a check but its title and example, as (heading, text); a text may be empty."""
     inconclusive = ": if it cannot be done, the run is inconclusive" if check.required else ""
     silenced = f"when {check.cause_id} fails, which explains it; " if check.requires else ""
@@ -82,7 +82,7 @@ def _shown(finding: Finding) -> list[str]:
 
 def variable_lines(parameter: Parameter) -> list[str]:
     """Return the lines on a variable: what it does, its values, its hazards, its releases, an example, the source."""
-    return [parameter.name, "", *_labelled_lines(about_variable(parameter))]
+    return [parameter.name, "", *_labelled_lines(variable_explanation(parameter))]
 
 
 def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> list[str]:

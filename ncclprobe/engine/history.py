@@ -17,7 +17,7 @@ from ncclprobe.model.values import replace
 _LOOK_S, _LEAST_S, _MOST_S = 4.0, 2.0, 5.0
 
 
-def with_past(snapshots: Sequence[Snapshot], report: Report, path: Path) -> list[Snapshot]:
+def add_history(snapshots: Sequence[Snapshot], report: Report, path: Path) -> list[Snapshot]:
     """Add to `snapshots` what the store at `path` keeps of each node, including `report`."""
     found = _past(report, path)
     unknown = found if isinstance(found, Absent) else Absent(f"{path} has no history of this node")

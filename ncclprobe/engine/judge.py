@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ncclprobe.engine.collect import Facts, arguments, of_node, prescriptions, with_choices
+from ncclprobe.engine.collect import Facts, add_choices, arguments, of_node, prescriptions
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nvidia_smi import UNTOLD
@@ -61,7 +61,7 @@ def judge(
 
     `run`: the facts of a measuring run, for the checks that judge it.
     """
-    snapshots = with_choices(snapshots, checks)
+    snapshots = add_choices(snapshots, checks)
     known, alone = Judged(), [check for check in checks if not check.compares]
     own = [
         verdict
@@ -211,7 +211,7 @@ def judge_node(
 ) -> tuple[Verdict, ...]:
     """Return the verdicts of single-node checks on this node. `known`: the cache from others."""
     own, known = [c for c in checks if not c.compares], known or Judged()
-    (snapshot,) = with_choices([snapshot], own)
+    (snapshot,) = add_choices([snapshot], own)
     look = partial(of_node, {**snapshot.facts, Job: job})
     cost = learned(snapshot.facts, AttainableRate)
     first = {c.key: _add_cost(c, known.judge(c, snapshot.node, look), cost) for c in own}
@@ -304,7 +304,7 @@ def compare(
     `snapshots` need only the facts that these checks use.
     """
     joint = [c for c in checks if c.compares]
-    snapshots = with_choices(snapshots, joint)
+    snapshots = add_choices(snapshots, joint)
     first = {c.key: _compare_one(c, snapshots, job, run or {}) for c in joint}
     return tuple(c.titled(_skip_if_explained(c, first)) for c in joint)
 

@@ -152,7 +152,7 @@ def _excuse_unused(verdict: Verdict, unused: Mapping[str, frozenset[str]]) -> Ve
 def is_idle(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[str]]) -> bool:
     """Return whether a finding concerns only devices that the run did not use, on each of its nodes."""
     nodes = [verdict.node] if verdict.node is not None else finding.nodes
-    return bool(nodes) and all(about_only(finding, unused.get(node, frozenset())) for node in nodes)
+    return bool(nodes) and all(concerns_only(finding, unused.get(node, frozenset())) for node in nodes)
 
 
 def counted(verdicts: Sequence[Verdict], checks: Sequence[Check], run: Facts) -> tuple[Verdict, ...]:
@@ -165,7 +165,7 @@ def counted(verdicts: Sequence[Verdict], checks: Sequence[Check], run: Facts) ->
     return tuple(v for v in verdicts if v.id in of_run or v.status in found or _accepts(run))
 
 
-def about_only(finding: Finding, devices: frozenset[str]) -> bool:
+def concerns_only(finding: Finding, devices: frozenset[str]) -> bool:
     """Return whether all devices that the finding's subject names, at least one, are among `devices`."""
     named = [word.rstrip(":,") for word in re.split(r"[\s,]+", finding.subject)]
     hits = [word for word in named if word in devices or word.partition(":")[0] in devices]
@@ -285,7 +285,7 @@ def judged(run: Facts) -> Judged | None:
     return Judged(sum(state != "unjudged" for state in rated) + sure, of) if of else None
 
 
-def in_words(run: Facts) -> str:
+def describe_run(run: Facts) -> str:
     """Summarise what was measured and judged: ``13 rows, 9 judged · 56 pairs``."""
     rows, pairs, copies = rows_of(run), _rows(run, MeasuredPairs), _rows(run, Copies)
     judged = sum(row.status != "unjudged" for row in rows)
@@ -430,7 +430,7 @@ def _conclude(known: JudgedNodes) -> dict[str, Any]:
         "exit_code": code,
         "launch": launch,
         "nodes": node_rows(run, counting),
-        "areas": inventory.areas(known.snapshots, known.verdicts, known.job, launch.nnodes, in_words(run)),
+        "areas": inventory.areas(known.snapshots, known.verdicts, known.job, launch.nnodes, describe_run(run)),
         "environment": environments(run, shown["environment"]),
         "notes": [*shown["notes"], *notes(run)],
     }

@@ -65,10 +65,10 @@ def _folder_checks(folder: str) -> tuple[Check, ...]:
     paths = sorted(path for path in files.trusted_folder(Path(folder)).glob("*.py") if not path.name.startswith("_"))
     if len(paths) > bounds.SITE_FILES:
         raise UsageError(f"{folder}: more than {bounds.SITE_FILES} files of checks")
-    return tuple(check for path in paths for check in of_file(path))
+    return tuple(check for path in paths for check in load_file(path))
 
 
-def of_file(path: Path) -> tuple[Check, ...]:
+def load_file(path: Path) -> tuple[Check, ...]:
     """Return the checks in a file, with the file's name as prefix: those in ``bios.py`` begin with ``site-bios``."""
     return loaded(path.stem.replace("_", "-"), str(path), partial(_module_in, path))
 

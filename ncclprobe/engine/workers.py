@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.engine.collect import Traces, capture_facts, with_choices, with_predictions
+from ncclprobe.engine.collect import Traces, add_choices, add_predictions, capture_facts
 from ncclprobe.engine.judge import Judged, judge_node, said_of, widened
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import capture, files
@@ -346,8 +346,8 @@ class _Worker:
         return self._said(snapshot, request.terms)
 
     def _said(self, snapshot: Snapshot, terms: Terms) -> _Told:
-        (whole,) = with_choices([snapshot], self._checks, self._choosing)
-        (whole,) = with_predictions([whole], self._checks, terms.job, terms.nodes, self._predicted)
+        (whole,) = add_choices([snapshot], self._checks, self._choosing)
+        (whole,) = add_predictions([whole], self._checks, terms.job, terms.nodes, self._predicted)
         if self._wanted.pictures:
             whole = replace(whole, facts={**whole.facts, NodeTopology: layout(whole)})
         own = judge_node(widened(whole, terms.together, self._wide), self._checks, terms.job, self._judged)

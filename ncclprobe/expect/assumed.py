@@ -143,7 +143,7 @@ def candidates(node: Node) -> Iterator[Assumed]:
             yield Assumed(system, None, described, "; ".join(_words(product, node, inside, outside)))
 
 
-def with_nics(system: NodeSystem, node: Node) -> Assumed | None:
+def assume_nics(system: NodeSystem, node: Node) -> Assumed | None:
     """Return `system`, which was described without NICs, with the usual ones; None if it has some."""
     if system.nics or node.nodes < 2:
         return None

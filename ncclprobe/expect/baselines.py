@@ -364,7 +364,7 @@ def row_points(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     return {key: _point(same) for key, same in found.items()}
 
 
-def of_site(site: Site) -> dict[RowKey, Point]:
+def site_points(site: Site) -> dict[RowKey, Point]:
     """Return the points of a baseline."""
     return {
         (row.op, row.nbytes, row.conditions()): Point(

@@ -108,7 +108,7 @@ def refuse_content(path: Path, end: opener.Place, ours: Callable[[str], bool]) -
     except (OSError, ValueError):
         text = "?"
     if text.strip() and not ours(text):
-        why = "not overwritten, because an earlier run would have written something else there"
+        why = "not overwritten, because it is not the output of an earlier run"
         raise UsageError(f"{path}: {why}; choose another path, or remove it")
 
 

@@ -211,7 +211,7 @@ _TYPES = {"bool": "0 or 1", "int": "a whole number", "size": "a number of bytes,
 _SCOPES = {"job": "must be equal on all ranks", "rank": "may differ between ranks"}
 
 
-def about_variable(parameter: Parameter) -> list[tuple[str, str]]:
+def variable_explanation(parameter: Parameter) -> list[tuple[str, str]]:
     """Return what is known about a variable, as (heading, text); a text may be empty."""
     known = meanings().get(parameter.name)
     return [

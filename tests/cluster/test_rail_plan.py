@@ -4,7 +4,7 @@ import fnmatch
 
 import pytest
 
-from ncclprobe.cluster.rails.plan import ALL_ROUNDS, Budget, cross_wave, in_words, plan_rails, waves
+from ncclprobe.cluster.rails.plan import ALL_ROUNDS, Budget, cross_wave, describe_plan, plan_rails, waves
 from ncclprobe.commands import main, rails
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.localise.pairs.samples import End
@@ -58,7 +58,7 @@ def test_full_bisection_lets_all_send_at_once() -> None:
 
 
 def test_a_plan_says_what_it_asks_of_the_fabric() -> None:
-    assert in_words(plan_rails(64, 8, 400, Budget())).startswith("64 nodes with 8 rails of 400 Gb/s: 8 partners")
+    assert describe_plan(plan_rails(64, 8, 400, Budget())).startswith("64 nodes with 8 rails of 400 Gb/s: 8 partners")
 
 
 def test_one_node_without_others_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,7 +159,7 @@ def test_a_node_that_fell_back_to_sockets_is_priced_without_a_setting() -> None:
     (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / "sick" / "plugin-glibc.jsonl"], COLLECTORS)
     (healthy,) = collect.replayed([ROOT / "tests" / "captures" / "aws-p4d.jsonl"], COLLECTORS)
     checks = every_check(MACHINE)
-    fell, whole = collect.with_predictions(collect.with_choices([snapshot, healthy], checks), checks, Job(), 1)
+    fell, whole = collect.add_predictions(collect.add_choices([snapshot, healthy], checks), checks, Job(), 1)
     assert fell.facts[AttainableRate].lost() > 0.5
     assert AttainableRate not in whole.facts
 

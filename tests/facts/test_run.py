@@ -114,14 +114,14 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
 @each_row(
     ("fact", "said"),
     [
-        (RunRequest, "the run holds no sample asked"),
+        (RunRequest, "the run contains no sample asked"),
         (MeasuredPairs, "no pair was measured"),
         (Ladder, "no rung of the ladder was measured"),
-        (Participants, "the run holds no sample participants"),
+        (Participants, "the run contains no sample participants"),
         (Arrivals, f"the ranks had not met when the run ended: {CUT_SHORT}"),
         (Attendance, f"the ranks had not met when the run ended: {CUT_SHORT}"),
-        (FirstCalls, "the run holds no sample first_call"),
-        (MeasuredOn, "the run holds no sample fingerprint"),
+        (FirstCalls, "the run contains no sample first_call"),
+        (MeasuredOn, "the run contains no sample fingerprint"),
         (Rows, "no row was measured"),
         (HeardXids, "NVML listened on no node"),
         (NicTraffic, "no NIC was counted"),

@@ -361,7 +361,7 @@ def test_a_file_system_that_cannot_lock_is_told_from_another_writer(
         with pytest.raises(UsageError, match="another writer has held it"):
             put(tmp_path / "fleet.db", *days([DOWN]), patience_s=0.1)
         monkeypatch.setattr("fcntl.lockf", refuses)
-        with pytest.raises(UsageError, match="is where files cannot be locked"):
+        with pytest.raises(UsageError, match="is on a file system without locks"):
             put(tmp_path / "fleet.db", *days([DOWN]), patience_s=0.1)
 
 

@@ -96,9 +96,9 @@ def test_a_run_that_a_signal_ended_is_not_kept() -> None:
 
 def test_each_node_of_a_report_has_its_own_past_and_a_store_that_fails_is_unknown(tmp_path: Path) -> None:
     report = day_of("n7", 1)
-    (known,) = history.with_past([Snapshot("n7", {})], report, tmp_path / "fleet.db")
+    (known,) = history.add_history([Snapshot("n7", {})], report, tmp_path / "fleet.db")
     assert known.facts[History].course.tests == 1
-    (unknown,) = history.with_past([Snapshot("n7", {})], report, tmp_path / "no" / "fleet.db")
+    (unknown,) = history.add_history([Snapshot("n7", {})], report, tmp_path / "no" / "fleet.db")
     assert isinstance(unknown.facts[History], Absent)
 
 

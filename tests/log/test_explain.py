@@ -180,7 +180,7 @@ def test_a_log_is_never_written_over_by_a_report(
 ) -> None:
     written(tmp_path, rank0=NO_INTERFACE, rank1=UNHANDLED)
     assert main(["explain", option, f"{tmp_path}/rank0.log", f"{tmp_path}/rank1.log"]) == 2
-    assert "not written over" in capsys.readouterr().err
+    assert "not overwritten" in capsys.readouterr().err
     assert (tmp_path / "rank0.log").read_text() == NO_INTERFACE
 
 
@@ -239,7 +239,7 @@ def test_a_report_to_attach_holds_the_answer_and_no_name_of_a_host(
     assert explain.main([logs, "--report", str(bundle), "--no-color"]) == 0
     shown = capsys.readouterr()
     assert "secret-host-7" in shown.out
-    assert f"{bundle} holds the answer" in shown.err
+    assert f"{bundle} contains the answer" in shown.err
     found = json.loads(bundle.read_text())
     assert found["causes"][0]["code"] == "iface-missing"
     assert found["causes"][0]["evidence"][0]["text"] == "Bootstrap : no socket interface found"

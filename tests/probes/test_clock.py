@@ -108,7 +108,7 @@ def test_a_graph_of_calls_counts_as_the_calls_that_it_holds() -> None:
 def test_a_cpu_has_no_clock_of_its_own_and_no_graphs() -> None:
     clock = CpuClock()
     assert clock.between(clock.mark(), clock.mark()) is None
-    with pytest.raises(ProbeError, match="a CPU has none"):
+    with pytest.raises(ProbeError, match="which a CPU does not have"):
         clock.graph([lambda: None])
 
 

@@ -213,9 +213,9 @@ def test_a_device_that_fails_in_the_middle_says_so_itself(ends: Ends, fault: str
     [
         ("memlock=100000", "ibv_reg_mr", "limit of locked memory"),
         ("refuse=ibv_open_device:13", "ibv_open_device", "/dev/infiniband"),
-        ("refuse=ibv_modify_qp:110", "ibv_modify_qp", "the way to the peer's GID is not found"),
+        ("refuse=ibv_modify_qp:110", "ibv_modify_qp", "no path to the peer's GID was found"),
         pytest.param("refuse=ibv_create_qp:12", "ibv_create_qp", "limit of locked memory", marks=SLOW),
-        pytest.param("refuse=ibv_modify_qp:22", "ibv_modify_qp", "the port does not do this", marks=SLOW),
+        pytest.param("refuse=ibv_modify_qp:22", "ibv_modify_qp", "the port does not support this", marks=SLOW),
         pytest.param("refuse=ibv_post_send:5", "ibv_post_send", "Input/output error", marks=SLOW),
         pytest.param("refuse=ibv_poll_cq:5", "ibv_poll_cq", "Input/output error", marks=SLOW),
     ],

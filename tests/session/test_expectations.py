@@ -82,7 +82,7 @@ def test_nccl_on_a_machine_that_nobody_named_is_judged_by_its_links(monkeypatch:
 def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged_by(monkeypatch, "rtx4090-2")
     assert not found.bands
-    assert "nothing is expected" in found.note
+    assert "no expectation" in found.note
 
 
 @each_row(("hosts", "GBps", "worst"), [(HERE, (300, 400), "fail"), (("a",) * 4 + ("b",) * 4, (20, 50), "unjudged")])
@@ -151,4 +151,4 @@ def test_a_node_that_did_not_say_what_it_is_leaves_nothing_to_expect() -> None:
     found = expected.expecting(
         ["all_reduce"], [1 << 30], 4, Shape((8,)), {"n0": expected.Described(None, why="no GPU")}
     )
-    assert found == Expecting(note="nothing is expected: n0: no GPU")
+    assert found == Expecting(note="no expectation: n0: no GPU")

@@ -82,7 +82,7 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
 @each_row(
     ("by_batch", "said"),
     [
-        ((100.0, 101.0, 60_000.0, 99.0, 100.0), ["batch 3 of 5 took 1.2 s longer than is usual of this row"]),
+        ((100.0, 101.0, 60_000.0, 99.0, 100.0), ["batch 3 of 5 took 1.2 s longer than this row usually takes"]),
         ((100.0, 101.0, 20_000.0, 99.0, 100.0), []),
         ((100_000.0, 101_000.0, 160_000.0), []),  # a slow link, and a third of it more
         ((), []),
@@ -95,7 +95,7 @@ def test_a_row_in_which_something_stood_still_says_so_though_its_median_does_not
     question = ask(asked.judging, (), Job(), MEASURED)
     record = Recorder(asked, question, Participants("single", 8, ("n0",) * 8, "nccl"), ())
     record.add(replace(ROW, iters=20, samples=Samples(by_rank=(100.0,) * 8, by_batch=by_batch)))
-    told = [note for note in notes(record.facts()) if "stood still" in note]
+    told = [note for note in notes(record.facts()) if "stalled" in note]
     assert len(told) == len(said)
     assert all(words in note for note, words in zip(told, said, strict=True))
 
@@ -181,7 +181,7 @@ def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in slow.inconclusive_why
     assert slow.inconclusive_why == fast.inconclusive_why
     (told,) = [text for text in notes(record.facts()) if "TORCH_DISTRIBUTED_DEBUG" in text]
-    assert told.endswith("keep no baseline of this run, unset it and measure again")
+    assert told.endswith("do not make this run a baseline; unset it and measure again")
 
 
 def test_what_merely_slows_a_run_down_excuses_no_row_that_passes() -> None:

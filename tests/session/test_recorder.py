@@ -57,7 +57,7 @@ def test_numbers_without_a_verdict_are_said_to_have_none(path: Path) -> None:
     record = recorder(path)
     record.add(ROW_OK)
     (remark,) = closed(record, path).notes
-    assert remark.startswith("1 row measured, none judged: nothing is known to judge them by")
+    assert remark.startswith("1 row measured, none judged: there is nothing to compare them with")
 
 
 def test_wrong_data_fails_whatever_the_speed(path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_precision_out_of_reach_is_said_once_with_what_was_reached_and_spoils_
     report = closed(record, path)
     assert report.exit_code == 0
     (remark,) = report.notes
-    assert remark.startswith("±2 % was asked for, and 2 of 3 rows did not reach it in time; the worst is ")
+    assert remark.startswith("2 of 3 rows did not reach the requested ±2 % in time; the worst is ")
     assert "all_reduce 1 MiB, ±5 % after 40 batches of 20" in remark
 
 

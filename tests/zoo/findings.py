@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import zoo
-from ncclprobe.engine.collect import replayed, with_choices
+from ncclprobe.engine.collect import add_choices, replayed
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.model.findings import Finding, Status, Verdict
@@ -28,7 +28,7 @@ def golden(path: Path) -> Path:
 @cache
 def looked_at(path: Path) -> Snapshot:
     """What one capture tells, with what NCCL would choose there."""
-    return with_choices(replayed([path], discover("ncclprobe.facts", Collector, {"machine"})), every_check(MACHINE))[0]
+    return add_choices(replayed([path], discover("ncclprobe.facts", Collector, {"machine"})), every_check(MACHINE))[0]
 
 
 @cache

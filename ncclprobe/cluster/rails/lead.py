@@ -20,8 +20,8 @@ from ncclprobe.cluster.rails.plan import (
     RailPlan,
     Wave,
     cross_wave,
+    describe_plan,
     fastest,
-    in_words,
     plan_rails,
     waves,
 )
@@ -138,7 +138,7 @@ class RailRun:
         rails, rates = self._rails, [rate for ends in self._ends.values() for rate in ends.rates_gbps]
         crossing = any(ends.cross for ends in self._ends.values()) or len({len(each) for each in rails.values()}) > 1
         plan = plan_rails(len(rails), max(map(len, rails.values())), fastest(rates), self._budget, cross=crossing)
-        self._words = in_words(plan)
+        self._words = describe_plan(plan)
         localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
 
     def _excluded(self, seen: Sequence[Result]) -> frozenset[End]:

@@ -149,7 +149,7 @@ def cross_wave(rails: Mapping[str, Sequence[int]], pairs: Sequence[tuple[str, st
     return tuple(jobs)
 
 
-def in_words(plan: RailPlan) -> str:
+def describe_plan(plan: RailPlan) -> str:
     """Return what the plan asks of the fabric, as a line."""
     met = "every pair of nodes" if plan.all_pairs else f"{plan.rounds} partners for each node"
     return (

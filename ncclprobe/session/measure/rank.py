@@ -73,7 +73,7 @@ def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
     return SkippedRow(part, None, "time", why)
 
 
-def without_all(part: What) -> SkippedRow:
+def skipped_for_lost_ranks(part: What) -> SkippedRow:
     """Return why `part` is skipped after pairs whose ranks did not all take part to the end."""
     return SkippedRow(part, None, "lost", "it needs all ranks, and an earlier pair gave no result")
 
@@ -238,7 +238,7 @@ class Rank:
         if len(self._options.what) < 2:
             return True
         skipped = too_late(part, self._watchdog.left_s(), self._options.timeout_s)
-        skipped = skipped if intact else without_all(part)
+        skipped = skipped if intact else skipped_for_lost_ranks(part)
         begins = bool(exchange.share(skipped is None))
         if skipped and self._recorder:
             self._recorder.record(skipped)
