@@ -1,4 +1,4 @@
-"""Show why a job failed, on one screen: cause, its line, whose fault, what to do; the consequences beneath."""
+"""Show why a job failed, on one screen: cause, its line, whose fault, what to do; consequences below."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from ncclprobe.report.digest import when
 
 _MOST_CAUSES = 3
 _ONE_SCREEN, _FEWEST, _OF_FURTHER = 25, 12, 4
-"""Lines of an answer, of its first cause at least, and of each further cause at most; -v shows all."""
+"""Lines of an answer, the fewest for its first cause, and the most for each further cause; -v shows all."""
 _MOST_EVIDENCE, _MOST_STEPS, _MOST_CONSEQUENCES = 3, 2, 3
 _MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
@@ -25,7 +25,7 @@ _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
 def render(report: Report, *, width: int = 80, verbose: bool = False, style: Style = unstyled) -> str:
-    """Return the causes as text, lines no wider than `width` if words allow. Ends with a newline."""
+    """Render the causes as text, no wider than `width` if words allow. Ends with a newline."""
     width = max(width, 40)
     told = 0 if verbose or _standing_cause(report) is None else 1
     shown = report.causes if verbose else report.causes[told : told + _MOST_CAUSES]
@@ -39,18 +39,18 @@ def render(report: Report, *, width: int = 80, verbose: bool = False, style: Sty
     after += [[*_rest(report, width)], [*_preflight_hint(report, width)]]
     if verbose:
         return _joined([*before, *causes, *after])
-    further = [_cut(lines, _OF_FURTHER) for lines in causes[1:]]
+    further = [_shorten(lines, _OF_FURTHER) for lines in causes[1:]]
     room = _ONE_SCREEN - sum(len(block) + 1 for block in (*before, *further, *after) if block)
-    blocks = [*before, *(_cut(lines, max(room, _FEWEST)) for lines in causes[:1]), *further, *after]
-    return _joined(blocks if report.standing else [_cut(_joined(blocks).splitlines(), _ONE_SCREEN)])
+    blocks = [*before, *(_shorten(lines, max(room, _FEWEST)) for lines in causes[:1]), *further, *after]
+    return _joined(blocks if report.standing else [_shorten(_joined(blocks).splitlines(), _ONE_SCREEN)])
 
 
 def _joined(blocks: Sequence[Sequence[str]]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _cut(lines: Sequence[str], most: int) -> Sequence[str]:
-    """Return the first `most` lines, the last of them saying how many there are more."""
+def _shorten(lines: Sequence[str], most: int) -> Sequence[str]:
+    """Return the first `most` lines; the last one says how many follow."""
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"{_LEAD}… {len(lines) - most + 1} more lines; -v shows all"]
@@ -63,24 +63,24 @@ def quiet(report: Report) -> str:
 
 
 def headline(report: Report) -> str:
-    """Return the first cause in one line; without one, that there is none."""
+    """Return the first cause in one line, or a line that says there is none."""
     if report.standing:
         return printable(f"{report.standing.word}  {report.standing.message}")
     if not report.causes:
         return _nothing(report)
     first = report.causes[0]
-    return printable(f"{_introduced(first)} [{' or '.join(first.could_be) or first.code}]")
+    return printable(f"{_sentence(first)} [{' or '.join(first.could_be) or first.code}]")
 
 
-def _introduced(cause: Cause) -> str:
-    """Return a cause's message behind the ranks and hosts that it does not name itself."""
+def _sentence(cause: Cause) -> str:
+    """Prefix a cause's message with the ranks and hosts that it does not name itself."""
     ranks, nodes = who(cause.ranks, ()), digest.folded(cause.nodes)
     own = [each for each in (ranks, nodes) if each and not re.search(rf"(?<!\w){re.escape(each)}(?!\w)", cause.message)]
     return f"{', '.join(own)}: {cause.message}" if own else cause.message
 
 
 def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
-    """Yield the state of a running job: the answer, and a row for each class of its ranks."""
+    """Yield the state of a running job: the verdict, and a row for each class of its ranks."""
     found = report.standing
     if found is None:
         return
@@ -88,7 +88,7 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
     yield from rest
     if (first_cause := _standing_cause(report)) and found.word == "STUCK":
-        if not _says(found.message, first_cause.message):
+        if not _contains(found.message, first_cause.message):
             yield from wrap(_LEAD, f"{who(first_cause.ranks, first_cause.nodes)}: {first_cause.message}", width)
         if first_cause.remedy:
             yield from wrap(f"{_LEAD}what to do: ", first_cause.remedy, width)
@@ -98,7 +98,7 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     wide = max((len(each.name) for each in report.classes), default=0)
     for name, ranks, where, doing in class_rows(report):
         place = f"{ranks} {where}" if where else ranks
-        known = doing if not _says(found.message, doing) else "as above"
+        known = doing if not _contains(found.message, doing) else "as above"
         yield from wrap(f"{_LEAD}{name:<{wide}}  ", f"{place}: {known}", width, 16)
     yield ""
     yield from wrap(_LEAD, looked(found), width)
@@ -106,8 +106,8 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
         yield from wrap(f"{_LEAD}to see more: ", found.prepare, width)
 
 
-def _says(headline: str, text: str) -> bool:
-    """Return whether a headline has all words of a text about ranks."""
+def _contains(headline: str, text: str) -> bool:
+    """Return whether a headline contains all words of a text about ranks."""
     return {*text.replace(":", " ").split()} <= {*headline.replace(":", " ").split()}
 
 
@@ -118,7 +118,7 @@ def _standing_cause(report: Report) -> Cause | None:
 
 
 def looked(found: JobVerdict) -> str:
-    """Return how long and when a running job was examined, and how many of its ranks reported on themselves."""
+    """Describe when and how long a running job was observed, and how many of its ranks reported on themselves."""
     more = f"; {found.sources}" if found.sources else ""
     return f"observed for {found.looked_s:g} s, until {digest.when(found.looked_at)}{more}"
 
@@ -134,9 +134,9 @@ _WORDS = {"STUCK": "fail", "SLOW": "warn", "WORKING": "pass", "CANNOT TELL": "un
 
 
 def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
-    """Yield that the job ended well, with the lines that report it; or that no line does, and where the log ends."""
+    """Describe that the job ended well, with the lines that report it; or that no line does, and where the log ends."""
     yield from wrap("", _nothing(report), width)
-    yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
+    yield from _quote(report.ended_well[:_MOST_EVIDENCE], width)
     yield from _stands(report, width)
     if report.outcome != "failed":
         looked = (
@@ -147,7 +147,7 @@ def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
 
 
 def _stands(report: Report, width: int) -> Iterator[str]:
-    """Yield the last positions of ranks or logs without an end of their own, and what would show why a job hangs."""
+    """Yield the last positions of ranks or logs without an end, and what would show why a job hangs."""
     if not report.last_seen:
         return
     for text in report.stands[1:] if not report.not_understood else report.stands:
@@ -164,7 +164,7 @@ def _stands(report: Report, width: int) -> Iterator[str]:
         when = "" if each.time_s is None else f", at {_clock(each.time_s)}"
         names = filter(None, (who(each.ranks, ()), digest.folded(each.sources)))
         yield from wrap(_LEAD, f"{', '.join(names)}{step}{when}", width)
-        yield from _quoted((each.last,), width)
+        yield from _quote((each.last,), width)
     yield from wrap(f"{_LEAD}if it hangs: ", _IF_IT_STANDS, width)
 
 
@@ -191,12 +191,12 @@ def _nothing(report: Report) -> str:
 
 
 LABELS = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}
-"""What a cause begins with, by how sure it is."""
+"""Labels of causes, by confidence."""
 _IF = {"failed": "If it failed:", "hung": "If it hangs:", "slow": "If it is slow:"}
 
 
 def label(report: Report, cause: Cause) -> str:
-    """Return what a cause begins with: of trouble that no line speaks of, the condition."""
+    """Return a cause's label; if no line reports the trouble, its condition."""
     own = [each for each in report.answers if (each.code, each.message) == (cause.code, cause.message)]
     if own and not own[0].known:
         return _IF[own[0].when]
@@ -204,19 +204,19 @@ def label(report: Report, cause: Cause) -> str:
 
 
 def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> Iterator[str]:
-    """Yield a cause: a sentence with who and, in brackets, its code; its lines; one thing to do; what followed."""
+    """Yield a cause: a sentence with its ranks and its code in brackets; its lines; one remedy; the consequences."""
     codes = " or ".join(cause.could_be) or cause.code
-    sentence = _introduced(cause) + (f" [{codes}]" if cause.confidence != "unknown" else "")
+    sentence = _sentence(cause) + (f" [{codes}]" if cause.confidence != "unknown" else "")
     first, *rest = wrap(f"{word}  ", printable(sentence), width, len(_LEAD))
     yield style(first[: len(word)], _STATUS[cause.confidence]) + first[len(word) :]
     yield from rest
     most = None if verbose else _MOST_EVIDENCE if cause.confidence == "unknown" else 1
-    yield from _quoted(cause.evidence[:most], width)
+    yield from _quote(cause.evidence[:most], width)
     for suspect in cause.suspects:
         line = Evidence(suspect.source, suspect.line, suspect.last_line)
         yield from wrap(f"{_LEAD}suspect: ", suspected(suspect), width)
         if suspect.source and line not in cause.evidence:
-            yield from _quoted((line,), width)
+            yield from _quote((line,), width)
     if cause.remedy:
         yield from wrap(f"{_LEAD}what to do: ", cause.remedy, width)
     unknown = cause.confidence == "unknown"
@@ -230,7 +230,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
         for each in shown:
             on = f" ({place})" if (place := who(each.ranks, each.nodes)) else ""
             yield from wrap(f"{_LEAD}- ", f"{each.message}{on}", width)
-            yield from _quoted(each.evidence[:1], width, _LEAD + "    ")
+            yield from _quote(each.evidence[:1], width, _LEAD + "    ")
         if len(cause.consequences) > len(shown):
             yield f"{_LEAD}- and {len(cause.consequences) - len(shown)} more; -v shows all"
     if cause.confidence != "unknown":
@@ -238,7 +238,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
 
 
 def suspected(each: Suspect) -> str:
-    """Return which ranks are silent, since when, and how far each got, in one line."""
+    """Describe in one line which rank is silent, since when, and how far it got."""
     name = who((each.rank,), (each.host,) if each.host else ())
     if not each.source:
         return f"{name} (it logged nothing)"
@@ -252,10 +252,9 @@ def suspected(each: Suspect) -> str:
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``The job's settings or its program are at fault; correct them.``;
-    empty: neither is known.
+    """Describe whose fault it is, and what to do: ``The job's settings or its program are at fault; correct them.``
 
-    If several causes are left, no line shows that the job brought it about.
+    Empty: neither is known. If several causes are left, no line proves that the job caused it.
     """
     whose = "unknown" if cause.blame == "job" and cause.confidence != "named" else cause.blame
     finding = Finding(Severity.FAIL, "", "", whose, cause.action)
@@ -266,9 +265,10 @@ def blamed(cause: Cause) -> str:
     return f"{step[0].upper()}{step[1:]}" if cause.action in ("restart", "retest") else ""
 
 
-def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
-    """Yield each line with its place, wrapped; of a long line only the beginning, and the end if a wrapped error gives
-    its subject there.
+def _quote(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
+    """Yield each line with its place, wrapped.
+
+    A long line is cut to its beginning, and its end if a wrapped error gives its subject there.
     """
     for each in found:
         text = printable(str(each))
@@ -278,7 +278,7 @@ def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> 
 
 
 def who(ranks: Sequence[int], nodes: Sequence[str]) -> str:
-    """Return ``rank 3, node1``; of many ranks their numbers folded."""
+    """Return ``rank 3, node1``; many ranks are folded."""
     numbers = digest.folded([f"{rank}" for rank in ranks]).strip("[]")
     parts = [f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"] if ranks else []
     return ", ".join([*parts, digest.folded(nodes)] if nodes else parts)
@@ -297,7 +297,7 @@ def _rest(report: Report, width: int) -> Iterator[str]:
 
 
 def _preflight_hint(report: Report, width: int) -> Iterator[str]:
-    """Yield the line that names the checks which would have found it, and whether they did if they were asked."""
+    """Yield the line that names the checks which would have found it, and whether they did if they ran."""
     ids = dict.fromkeys(f"{cause.doctor}{cause.checked}" for cause in report.causes if cause.doctor)
     if ids:
         verb = "check that finds" if len(ids) == 1 else "checks that find"
@@ -309,9 +309,9 @@ _MOST_NAMED = 4
 
 
 class Watch:
-    """The looks of a watch: the last of them, and whether its answer is another than that of the first.
+    """The looks of a watch: the last one, and whether its verdict differs from the first one's.
 
-    A job at work alternates between WORKING and SLOW; that is one answer.
+    A working job alternates between WORKING and SLOW; these count as one verdict.
     """
 
     def __init__(self) -> None:
@@ -322,7 +322,7 @@ class Watch:
         self._slow: Counter[str] = Counter()
 
     def add(self, report: Report) -> str:
-        """Take the next look; return it in a line."""
+        """Add the next look and describe it in a line."""
         standing, before = report.standing, self.last
         assert standing is not None
         word = "" if standing.word in ("WORKING", "SLOW") else standing.word
@@ -337,7 +337,7 @@ class Watch:
         return printable(f"{when(standing.looked_at)}  {standing.word}  {standing.message}{calls}")
 
     def notes(self) -> list[str]:
-        """Return how many looks there were, and which ranks were slow in most of them."""
+        """Return the number of looks, and which ranks were slow in most of them."""
         slow = [f"{who} in {number}" for who, number in self._slow.most_common(_MOST_NAMED)]
         named = f"; others waited for {', '.join(slow)} of them" if slow else ""
         return [f"watched: {plural(self._looks, 'look')}{named}"]

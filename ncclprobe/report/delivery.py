@@ -1,4 +1,4 @@
-"""Deliver a finished report to the terminal, and to the files that the command line names."""
+"""Deliver a finished report to the terminal, and to the files named on the command line."""
 
 import contextlib
 import importlib
@@ -21,10 +21,10 @@ from ncclprobe.report import text as as_text
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 SUMMARY = "GITHUB_STEP_SUMMARY"
 GITHUB = "github"
-"""What ``--markdown`` takes instead of a path: the job summary of GitHub Actions, with annotations."""
+"""Value of ``--markdown`` in place of a path: GitHub Actions' job summary, with annotations."""
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-"""Set by the launchers of MPI, one of them at least."""
+"""Launchers of MPI set at least one of these."""
 
 FORMATS = {
     "json": "Also write the report as JSON.",
@@ -33,13 +33,13 @@ FORMATS = {
     "html": "Also write it as one page that opens offline.",
     "prometheus": "Also write it as NAME.prom for the textfile collector of Prometheus.",
 }
-"""Each an option, by its help, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``; and its
-``recognises(text) -> bool``, true for a whole file of its own, which may be written over.
+"""Options and their help; each names a module of :mod:`ncclprobe.report` with ``render(report) -> str`` and
+``recognises(text) -> bool``, which is true for a complete file of its own that may be overwritten.
 """
 
 
 class Output(Struct, frozen=True):
-    """What a command line asks to be written, the path by its format in `files`, and how a report is shown."""
+    """The outputs that a command line requests: in `files` the path by format, and how a report is shown."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     nodes_out: Path | None = None
@@ -49,29 +49,29 @@ class Output(Struct, frozen=True):
 
     @property
     def on_stdout(self) -> str | None:
-        """Return the format that is to be the only output on standard output."""
+        """Return the format that is the only output on standard output."""
         return next((name for name, path in self.files.items() if path == "-"), None)
 
 
 def deliver(report: Report, output: Output, *, measured: bool = True, shown: bool | None = None) -> int:
-    """Write `report` wherever `output` asks, and return the exit code.
+    """Write `report` to all outputs, and return the exit code.
 
-    That is the report's own if every output succeeded. A failed output is reported, and does not affect the others.
-    Then a 4 that was delivered anywhere stays 4, and every other code becomes wrong usage, because the caller has no
-    report. Text on standard output is requested if no file is. `measured`: as of :func:`show`. `shown`: the result of
+    It is the report's own if every output succeeded. A failed output is reported, and does not affect the others. Then
+    a 4 that was delivered anywhere stays 4, and every other code becomes wrong usage, because the caller has no report.
+    Text on standard output is required if there is no file. `measured`: as in :func:`show`. `shown`: the result of
     standard output, if known.
     """
-    alone, files_taken = output.on_stdout, [_taken(each) for each in _files(report, output)]
+    alone, files_taken = output.on_stdout, [_try_write(each) for each in _files(report, output)]
     if shown is None:
         text = partial(write, alone, report, "-") if alone else partial(show, report, output, measured=measured)
-        shown = _taken(text, to_the_end=bool(alone))
+        shown = _try_write(text, to_the_end=bool(alone))
     lost = not all(files_taken) or not (shown or (files_taken and not alone))
     stays = report.exit_code == ExitCode.FAIL and (shown or any(files_taken))
     return int(ExitCode.USAGE if lost and not stays else report.exit_code)
 
 
-def _taken(write_it: Callable[[], None], *, to_the_end: bool = True) -> bool:
-    """Return whether an output took what was written; `to_the_end`: also of a pipe whose reader has left."""
+def _try_write(write_it: Callable[[], None], *, to_the_end: bool = True) -> bool:
+    """Return whether an output accepted the text; `to_the_end`: including a pipe whose reader has left."""
     try:
         write_it()
     except UsageError as error:
@@ -88,13 +88,13 @@ def _taken(write_it: Callable[[], None], *, to_the_end: bool = True) -> bool:
 
 
 def complain(text: str) -> None:
-    """Say on standard error what an output could not take."""
+    """Report on standard error that an output failed."""
     with contextlib.suppress(OSError, ValueError):
         print(f"ncclprobe: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def silence_stdout() -> None:
-    """Discard what is buffered for standard output: Python would try to write it again at exit, and fail."""
+    """Discard buffered standard output: Python would try to write it again at exit, and fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -102,7 +102,7 @@ def silence_stdout() -> None:
 
 
 def rendered(report: Report, name: str) -> str:
-    """Return `report` as ``text``, or in one of FORMATS. Raises UsageError for another, and without its packages."""
+    """Render `report` as ``text``, or in one of FORMATS. Raises UsageError for another format or a missing package."""
     if name == "text":
         from ncclprobe.report import causes
 
@@ -116,13 +116,13 @@ def rendered(report: Report, name: str) -> str:
 
 
 def recognises(name: str) -> Callable[[str], bool]:
-    """Return the function that recognises whether a text is, as a whole, a file rendered in one of FORMATS."""
+    """Return a format's function that recognises a complete file of that format."""
     known: Callable[[str], bool] = importlib.import_module(f"ncclprobe.report.{name}").recognises
     return known
 
 
 def write(name: str, report: Report, path: str) -> None:
-    """Write `report` in one of FORMATS to `path`; ``-`` is standard output. A reader never sees half a file.
+    """Write `report` in one of FORMATS to `path`, atomically; ``-`` is standard output.
 
     Raises UsageError if it cannot be written.
     """
@@ -133,7 +133,7 @@ def write(name: str, report: Report, path: str) -> None:
 
 
 def put(text: str, path: str, ours: Callable[[str], bool] | None = None) -> None:
-    """Write `text` to `path`, over nothing but what `ours` recognises; ``-`` is standard output. Raises UsageError."""
+    """Write `text` to `path`, overwriting only what `ours` recognises; ``-`` is standard output. Raises UsageError."""
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -142,7 +142,7 @@ def put(text: str, path: str, ours: Callable[[str], bool] | None = None) -> None
 
 
 def _files(report: Report, output: Output) -> Iterator[Callable[[], None]]:
-    """Yield a writer for each file of `output`. It raises UsageError if that cannot be written."""
+    """Yield a writer for each file of `output`. It raises UsageError if the file cannot be written."""
     for name, path in output.files.items():
         if name == "markdown" and path == GITHUB:
             yield partial(_tell_github, report, to_stderr=output.on_stdout is not None)
@@ -153,7 +153,7 @@ def _files(report: Report, output: Output) -> Iterator[Callable[[], None]]:
 
 
 def _tell_github(report: Report, *, to_stderr: bool) -> None:
-    """Add to the step's summary, as its other commands may have, and annotate the run."""
+    """Append to the step's summary, which its other commands may have written too, and annotate the run."""
     from ncclprobe.report import markdown
 
     path = os.environ.get(SUMMARY, "")
@@ -171,7 +171,7 @@ def _tell_github(report: Report, *, to_stderr: bool) -> None:
 
 
 def _write_lists(report: Report, folder: Path) -> None:
-    """All four lists, empty ones too: one of an earlier run must not be taken for this one's."""
+    """Write all four lists, even empty ones: one of an earlier run must not be mistaken for this one's."""
     from ncclprobe.report import nodes
 
     try:
@@ -187,7 +187,7 @@ def _write_lists(report: Report, folder: Path) -> None:
 
 
 def show(report: Report, output: Output, *, measured: bool = True) -> None:
-    """Print `report` to standard output; without `measured`, its rows were shown as they arrived."""
+    """Print `report` to standard output; without `measured`, its rows were already shown as they arrived."""
     quiet, verbose, no_color = output.quiet, output.verbose, output.no_color
     if report.files:
         text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
@@ -201,9 +201,9 @@ def show(report: Report, output: Output, *, measured: bool = True) -> None:
 
 
 def harmless(text: str, *, styled: bool = False) -> str:
-    """Return `text` without control characters, so that it does not steer a terminal; `styled`: colours of ours stay.
+    """Remove control characters that could control a terminal; `styled`: keep our own colours.
 
-    What would steer the runner of a workflow is spelled out by the streams themselves: see `ncclprobe.commands`.
+    The streams themselves escape what would control a workflow runner: see `ncclprobe.commands`.
     """
     kept = _COLOUR.split(text) if styled else [text]
     return "".join(part if number % 2 else _escaped(part) for number, part in enumerate(kept))
@@ -223,12 +223,12 @@ def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> st
 
 
 def width() -> int:
-    """Return the columns of standard output, 160 at most; 100 if it is not a terminal."""
+    """Return the columns of standard output, at most 160; 100 if it is not a terminal."""
     return min(columns(100), 160)
 
 
 def style(no_color: bool) -> Style:
-    """Return colour on a terminal that wants it."""
+    """Return colours if standard output is a terminal that wants them."""
     if no_color or os.environ.get("NO_COLOR") or not (os.environ.get("FORCE_COLOR") or _writes_to_terminal()):
         return unstyled
     from rich.style import Style as Rich  # at a terminal alone

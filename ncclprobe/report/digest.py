@@ -1,4 +1,4 @@
-"""A report in few words: its headline and its last sentence; findings and gaps gathered over nodes and subjects."""
+"""A report in few words: its headline and its conclusion; findings and gaps merged over nodes and subjects."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _MOST_CHARACTERS = 200
 
 MOST_NAMED = 3
 OF_SOCKETS = ("env.transport/transport", "ib.perm")
-"""Checks that warn if one node runs well and several would go over sockets."""
+"""Checks that warn if one node runs well but several would use sockets."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
     "link": "A link of {node} is at fault",
@@ -35,7 +35,7 @@ _NEXT: Mapping[Action, str] = {
     "none": "",
 }
 _AS_MOST = "read from "
-"""How most findings are known: it needs no word."""
+"""How most findings are known; this is not mentioned."""
 _VERBS = ("is", "are", "has", "have")
 _SENTENCE_ENDS, _BRACKETS = r";|\. ", r",? \([^()]*\)"
 _SAYS = rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S"
@@ -47,10 +47,10 @@ _SETTING = r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}"
 
 
 class Problem(NamedTuple):
-    """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself.
+    """A finding of the check `id` on each of `nodes`; empty: it concerns the job, or names its nodes itself.
 
-    `subjects`: all subjects of the same finding; the finding is the first one's. `consequences`: a line for each of its
-    consequences: ``nvl.links GPU6: not looked at: GPU is lost``.
+    `subjects`: all subjects of the same finding; `finding` is the first one's. `consequences`: one line each:
+    ``nvl.links GPU6: not looked at: GPU is lost``.
     """
 
     id: str
@@ -75,16 +75,16 @@ class Gap(NamedTuple):
 
 
 def blame_of(problem: Problem) -> str:
-    """Say whose fault a problem is: of several subjects no single link is named."""
+    """Describe whose fault a problem is; with several subjects no single link is named."""
     several = len(problem.subjects) > 1
     return blamed(replace(problem.finding, subject="") if several else problem.finding, problem.nodes)
 
 
 def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
-    """Return whose fault it is, how sure that is if it was not just read, and what to do:
-    ``n5 is at fault (seen once); repair it``.
+    """Describe whose fault it is, how certain that is, and what to do: ``n5 is at fault (seen once); repair it``.
 
-    `nodes`: those on which it was found; a finding that names nodes itself is about these.
+    `nodes`: those on which it was found, unless the finding names nodes itself. The certainty is omitted if it was
+    simply read.
     """
     names = finding.nodes or nodes
     whose = _WHOSE[finding.blame].format(node=folded(names) or "this node", is_="are" if len(names) > 1 else "is")
@@ -100,9 +100,9 @@ def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
 
 
 def problems(report: Report) -> list[Problem]:
-    """Return every finding once, what costs most first: what stops a job, then what slows it by how much, then risks.
+    """Return every finding once, ordered by cost: what stops a job, then what slows it and by how much, then risks.
 
-    What several subjects have in common is one problem, if it was found on the same nodes; ranks also on several.
+    Subjects with equal findings on the same nodes are merged into one problem; ranks also across nodes.
     """
     where: dict[tuple[str, Finding], list[str]] = {}
     known = {(verdict.id, finding.subject) for verdict in report.checks for finding in verdict.findings}
@@ -127,7 +127,7 @@ def problems(report: Report) -> list[Problem]:
 
 
 def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
-    """Return what follows from each cause, by the id and subject of its finding."""
+    """Return the consequences of each cause, by the id and subject of its finding."""
     found: dict[tuple[str, str], list[str]] = {}
     for verdict in report.checks:
         for finding in verdict.findings:
@@ -138,26 +138,26 @@ def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
 
 
 def _likeness(name: str, f: Finding, nodes: Sequence[str]) -> tuple[object, ...]:
-    """Return what two findings have in common that are one problem: a rank is one of the job, on whatever node."""
+    """Return the key by which findings are merged into one problem: a rank belongs to the job, on whatever node."""
     where = () if f.subject.startswith("rank ") else tuple(nodes)
     said = (f.severity, f.message, f.blame, f.action, f.confidence, f.remedy, f.nodes, f.related, f.loss)
     return (name, *said, *where)
 
 
 def _cost(finding: Finding) -> tuple[int, bool, float]:
-    """Sort what stops a job before what slows it, and that by the share that is lost; among warnings speed first."""
+    """Return a sort key: what stops a job before what slows it, ordered by lost share; among warnings speed first."""
     stops = finding.severity is Severity.FAIL
     return _LOUDEST_FIRST.index(finding.severity), (finding.loss is None) is not stops, -(finding.loss or 0.0)
 
 
 def copyable(remedy: str) -> list[str]:
-    """Return the commands and settings of a remedy, each as it can be typed."""
+    """Return the commands and settings of a remedy, ready to be typed."""
     commands = [each for each in re.findall(_COMMAND, remedy) if " " in each]
     return list(dict.fromkeys((*commands, *(each.rstrip(".,:") for each in re.findall(_SETTING, remedy)))))
 
 
 def headline(report: Report, width: int = 0) -> str:
-    """Return the answer in a line: what is wrong, on what, the costliest first; empty `width`: as long as it is."""
+    """Return the result in a line: what is wrong, where, the costliest first; `width` 0: not shortened."""
     text = _headline(report)
     return shorten(text, width) if width else text
 
@@ -170,7 +170,7 @@ def _headline(report: Report) -> str:
         loudest = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
         about = {frozenset(f"{on(p.nodes, report)} {p.subject}".split()): p for p in reversed(loudest)}
         worst = [problem for problem in loudest if problem in about.values()]  # of one device the costliest alone
-        return "; ".join([*missing, first_of([_briefly(problem, report) for problem in worst], MOST_NAMED, "; ")])
+        return "; ".join([*missing, first_of([_summarise(problem, report) for problem in worst], MOST_NAMED, "; ")])
     over_gloo = report.fingerprint is not None and report.fingerprint.software.get("backend") == "gloo"
     r = report
     rows = (r.measurements, r.pairs, r.copies, r.groups, r.steps, r.ladder)
@@ -191,16 +191,16 @@ def _headline(report: Report) -> str:
         return report.notes[0]
     if unjudged := none_judged(report) or none_applies(report):
         return unjudged
-    noted = [_briefly(each, report) for each in problems(report) if "could not be read" not in each.finding.message]
+    noted = [_summarise(each, report) for each in problems(report) if "could not be read" not in each.finding.message]
     if report.scope.pasted and report.status is Status.PASS and noted:
         return f"nothing failed; notes: {first_of(noted, MOST_NAMED, '; ')}"
     return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
 
 
-def _briefly(problem: Problem, report: Report) -> str:
-    """Return a problem by its headline, or by its first sentence: ``n5: no connection on 7 of 7 paths into n5``.
+def _summarise(problem: Problem, report: Report) -> str:
+    """Return a problem's headline, or its first sentence: ``n5: no connection on 7 of 7 paths into n5``.
 
-    Text in brackets and after a semicolon is left out. A bare value or name is not a sentence (``is -1``, ``Xid 79``).
+    Text in brackets and after a semicolon is dropped. A bare value or name is not a sentence (``is -1``, ``Xid 79``).
     """
     where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     message = problem.finding.message
@@ -214,17 +214,17 @@ def _briefly(problem: Problem, report: Report) -> str:
 
 
 def _strip_brackets(text: str) -> str:
-    """Return the text without brackets that follow a statement."""
+    """Remove brackets that follow a statement."""
     return re.sub(_BRACKETS, lambda found: "" if re.match(_SAYS, text[: found.start()]) else found[0], text)
 
 
 def launcher(kind: str) -> str:
-    """Return how ranks were started in the words of who started them: ``--nproc``, ``by hand``, ``torchrun``."""
+    """Return how ranks were started, in the user's words: ``--nproc``, ``by hand``, ``torchrun``."""
     return {"self": "--nproc", "environment": "by hand", "options": "--nnodes"}.get(kind, kind)
 
 
 def looked(report: Report) -> str:
-    """Return when the machines were looked at, which for captures is when they were taken."""
+    """Return when the machines were examined; for captures, when they were taken."""
     times = sorted(report.taken.values())
     if not times:
         return when(report.started)
@@ -233,7 +233,7 @@ def looked(report: Report) -> str:
 
 
 def when(started: str) -> str:
-    """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
+    """Format an ISO 8601 time: ``2026-11-22 09:48:41 UTC``."""
     return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))
 
 
@@ -274,7 +274,7 @@ def _required_unknown(report: Report) -> bool:
 
 
 def _is_rails_report(report: Report) -> bool:
-    """Return whether `ncclprobe rails` wrote it, which looks at no GPU."""
+    """Return whether `ncclprobe rails` wrote the report, which examines no GPU."""
     return report.command.split(" ")[1:2] == ["rails"]
 
 
@@ -286,7 +286,7 @@ def _extent(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """Return how many checks have each status, and how many numbers were judged."""
+    """Return the number of checks in each status, and how many numbers were judged."""
     order = ("fail", "warn", "unknown", "pass", "skip")
     said = ", ".join(f"{report.coverage[s]} {s}" for s in order if report.coverage.get(s)) or "nothing checked"
     return said + (f"; {_measured(report)}, {judged(report).rows} judged" if judged(report).of else "")
@@ -300,27 +300,27 @@ def none_applies(report: Report) -> str:
 
 
 def none_judged(report: Report) -> str:
-    """Return how much was measured if none of it was judged; empty if something was, or nothing was measured."""
+    """Return how much was measured if none of it was judged; otherwise empty."""
     found = judged(report)
     return f"{_measured(report)} measured, none judged" if found.of and not found.rows else ""
 
 
 def _measured(report: Report) -> str:
-    """Return how many numbers there are; only those of collectives are rows, and a pair has several."""
+    """Count the numbers; only those of collectives are rows, and a pair has several."""
     found = judged(report).of
     return plural(found, "row" if found == len(report.measurements) else "number")
 
 
 def judged(report: Report) -> Judged:
-    """Return how many of the rows were judged; older reports do not say it, and have it in their rows."""
+    """Return how many numbers were judged; for older reports this is counted from their rows."""
     states = [*(row.status for row in report.measurements), *(row.status for row in report.copies)]
     return report.judged or Judged(sum(state != "unjudged" for state in states), len(states))
 
 
 def verdict_line(report: Report) -> str:
-    """Return the run in one line of at most 80 characters: status, the counts, exit code.
+    """Return the run in one line of at most 80 characters: status, counts, exit code.
 
-    Numbers without a verdict come first: a PASS in front of them would look like theirs.
+    Numbers without a verdict come first: a PASS in front of them would seem to be theirs.
     """
     if unjudged := none_judged(report):
         lead = "" if report.status is Status.PASS else f"{report.status.value.upper()}  "
@@ -332,7 +332,7 @@ def verdict_line(report: Report) -> str:
 
 
 def transport(report: Report) -> str:
-    """Return the transport of NCCL's bytes, as in the text's area; empty: it was not looked at."""
+    """Return NCCL's transport, as shown among the areas; empty: it was not examined."""
     return next((area.values for area in report.areas if area.name == "transport"), "")
 
 
@@ -370,7 +370,7 @@ def _worsen(worst: dict[str, Status], nodes: Sequence[str], status: Status) -> N
 
 
 def gaps(report: Report) -> list[Gap]:
-    """Return what is unknown, by its first reason and by nodes; what is required first."""
+    """Return what is unknown, by its first reason and by nodes; required checks first."""
     where: dict[tuple[str, str, bool], list[str]] = {}
     whole: dict[str, str] = {}
     for verdict in report.checks:
@@ -384,7 +384,7 @@ def gaps(report: Report) -> list[Gap]:
 
 
 def passed(report: Report) -> dict[str, str]:
-    """Return the checks that passed on every node if they were done, with what holds there."""
+    """Return the checks that passed on every node where they ran, with their pass titles."""
     spoiled = {verdict.id for verdict in report.checks if verdict.status not in (Status.PASS, Status.SKIP)}
     fine = (verdict for verdict in report.checks if verdict.status is Status.PASS)
     found = grouped((verdict.id, verdict.title) for verdict in fine if verdict.id not in spoiled)
@@ -392,18 +392,18 @@ def passed(report: Report) -> dict[str, str]:
 
 
 def yes(answer: bool | None) -> str:
-    """Return the answer in a word."""
+    """Return the answer as a word."""
     return "unknown" if answer is None else "yes" if answer else "no"
 
 
 def on(nodes: Sequence[str], report: Report) -> str:
-    """Return the nodes concerned, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; otherwise nothing."""
+    """Return the nodes concerned: ``n[0-3]``, ``all 8 nodes``; empty if the report has only one node."""
     if not nodes or len(report.nodes) < 2:
         return ""
     return f"all {len(nodes)} nodes" if len(nodes) == len(report.nodes) else folded(nodes)
 
 
 def folded(nodes: Sequence[str]) -> str:
-    """Return the names on one line of bounded length."""
+    """Fold the names into one line of bounded length."""
     text = fold(nodes)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(nodes)} nodes)"

@@ -1,4 +1,4 @@
-"""A fleet as text and as JSON: the state of every node, the worst first, and the course of one."""
+"""A fleet as text and as JSON: the state of every node, worst first, and the history of one."""
 
 import math
 from collections import Counter
@@ -17,18 +17,18 @@ _MOST_LINES, _MOST_EVENTS, _MOST_UNJUDGED = 60, 100, 3
 _LEAST_ALARMS = 0.01
 _DAY = len("2026-11-19")
 _LEAST_ROOM = 30
-"""Columns for the evidence, however long the names are."""
+"""Columns reserved for the evidence, however long the names are."""
 FALSE_ALARMS = 0.002
-"""In a year of a node that is tested once a day and scatters by 2 % (simulated)."""
+"""Per year and node, for a node that is tested once a day and scatters by 2 % (simulated)."""
 
 
 def iso(time_s: float) -> str:
-    """Return a time as reports write it."""
+    """Format a time as in reports."""
     return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
 
 
 def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
-    """Yield the nodes that are not ok, the worst and the oldest first; nodes with equal evidence in one line."""
+    """Yield the nodes that are not ok, worst and oldest first; nodes with equal evidence share a line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     ill = [each for each in nodes if each.state != "ok"]
     for each in sorted(ill, key=lambda each: (STATES.index(each.state), each.since_s or 0.0)):
@@ -38,7 +38,7 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
     shown = list(groups.items())[:_MOST_LINES]
     rows = [(printable(fold(names)), state, since, evidence) for (state, since, evidence), names in shown]
     if rows:
-        yield from _fitting([("node", "state", "since (UTC)", "evidence"), *rows], width)
+        yield from _wrap_table([("node", "state", "since (UTC)", "evidence"), *rows], width)
     if more := len(ill) - sum(len(names) for _, names in shown):
         yield f"and {plural(more, 'node')} more, none of them worse; --json has all"
     yield from wrap("", counts(nodes), width)
@@ -48,7 +48,7 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
 
 
 def shared_lines(losses: Sequence[SharedLoss], width: int) -> Iterator[str]:
-    """Yield what all nodes have lost together, one line for each number."""
+    """Yield the losses that all nodes share, one line per number."""
     for each in losses:
         yield from wrap("", shared_words(each), width, 2)
 
@@ -64,14 +64,14 @@ def shared_words(loss: SharedLoss) -> str:
 
 
 def counts(nodes: Sequence[NodeStanding]) -> str:
-    """Return the number of nodes in each state, the good ones first."""
+    """Return the number of nodes in each state, good ones first."""
     number = Counter(each.state for each in nodes)
     told = [f"{number[state]:,} {state}" for state in reversed(STATES) if number[state] or state == "ok"]
     alarms = FALSE_ALARMS * len(nodes) / 12
     return " · ".join([*told, *([f"false alarms to expect: {alarms:.1g} a month"] if alarms >= _LEAST_ALARMS else [])])
 
 
-def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+def _wrap_table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Return a table whose last column is wrapped."""
     taken = sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]) - 1))
     room = max(width - taken, _LEAST_ROOM)
@@ -79,7 +79,7 @@ def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def as_json(nodes: Sequence[NodeStanding], losses: Sequence[SharedLoss], exit_code: int) -> dict[str, Any]:
-    """Return ``ncclprobe.fleet/1``: each node, the worst first, with its state, since when and why; what all lost."""
+    """Return ``ncclprobe.fleet/1``: each node, worst first, with its state, since when and why; shared losses."""
     worst = sorted(nodes, key=lambda each: (STATES.index(each.state), each.since_s or 0.0, each.name))
     shared = [
         {"number": each.called, "unit": each.unit, "nodes": list(each.nodes), "of": each.of, "before": each.before,
@@ -104,10 +104,10 @@ def node_lines(history: NodeHistory, width: int) -> Iterator[str]:
     yield f"{plural(node.tests, 'test')}, {when(history.first_s)} to {when(node.last_s)} UTC"
     if history.series:
         head = ("rate", "unit", "usual", "newest", "tests", "state")
-        yield from ("", *_fitting([head, *map(_rate, history.series)], width))
+        yield from ("", *_wrap_table([head, *map(_rate, history.series)], width))
     if history.events:
         rows = [(when(each.time_s), each.what) for each in history.events[-_MOST_EVENTS:]]
-        yield from ("", *_fitting([("when (UTC)", "what changed"), *rows], width))
+        yield from ("", *_wrap_table([("when (UTC)", "what changed"), *rows], width))
     if history.added:
         last = history.added[0]
         words = f"the newest report was added {when(last.added_s)} UTC by {last.added_by}: {last.source}"
@@ -121,7 +121,7 @@ def _rate(series: Series) -> tuple[str, ...]:
 
 
 def _usual(series: Series) -> float | None:
-    """Return what is usual of a number now; None: it is not known yet."""
+    """Return the usual value of a number now; None: unknown as yet."""
     drift = series.drift
     return math.exp(drift.mean + drift.shared) if drift.count else None
 

@@ -1,4 +1,4 @@
-"""The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
+"""The report as JSON, ``ncclprobe.report/1``: written atomically, read strictly, with its JSON Schema."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.report import SCHEMA, Report, digest
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
-"""The JSON Schema as it is shipped. ``ncclprobe report --schema`` prints what it must be."""
+"""The JSON Schema as shipped. ``ncclprobe report --schema`` prints the current one."""
 
 _CODES = {
     Status.PASS: (ExitCode.OK,),
@@ -32,7 +32,7 @@ _ANSWERS = tuple(
     f'{{\n  "schema": "ncclprobe.{kind}/1"'
     for kind in ("checks", "comparison", "expectation", "fleet", "judgement", "topology")
 )
-"""How the answers of commands begin that make no report."""
+"""Beginnings of the output of commands that make no report."""
 
 
 def render(report: Report) -> str:
@@ -45,7 +45,7 @@ def render(report: Report) -> str:
 
 
 def _encodable(value: Any) -> Any:
-    """Return `value` with halves of surrogate pairs escaped: an answer in a capture may hold them, and UTF-8 not."""
+    """Escape lone surrogates: answers in captures may contain them, UTF-8 may not."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -67,14 +67,14 @@ def schema() -> dict[str, Any]:
 
 
 def _tidy(value: Any) -> Any:
-    """Return `value` as JSON has it, its descriptions dedented, as Python itself does with docstrings from 3.13 on."""
+    """Dedent the schema's descriptions, as Python itself does with docstrings from 3.13 on."""
     if isinstance(value, dict):
         return {k: cleandoc(v) if k == "description" and isinstance(v, str) else _tidy(v) for k, v in value.items()}
     return [_tidy(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write(report: Report, path: str) -> None:
-    """Write `report` to `path`; ``-`` is standard output. A reader never sees half a file. Raises UsageError."""
+    """Write `report` to `path`, atomically; ``-`` is standard output. Raises UsageError."""
     if path == "-":
         sys.stdout.write(render(report))
         sys.stdout.flush()
@@ -83,16 +83,16 @@ def write(report: Report, path: str) -> None:
 
 
 def read(path: str) -> Report:
-    """Return the report in `path`. Raises UsageError for anything that is not a complete report of this schema."""
-    return parse(_bounded(Path(path)), path)
+    """Read the report in `path`. Raises UsageError for anything that is not a complete report of this schema."""
+    return parse(_read_bounded(Path(path)), path)
 
 
 def read_with_digest(path: str, refuse: Callable[[os.stat_result], None]) -> tuple[Report, str]:
-    """Return the report in `path`, and an identifier that no other report has, however its JSON is laid out.
+    """Read the report in `path`, and return it with a unique identifier that does not depend on its JSON layout.
 
     `refuse` may raise for a file of the wrong owner. Raises UsageError as :func:`read` does.
     """
-    text = _bounded(Path(path), refuse)
+    text = _read_bounded(Path(path), refuse)
     found = ""
     with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):  # then parse says why
         found = digest(text)  # before there is a report, which needs memory too
@@ -100,11 +100,11 @@ def read_with_digest(path: str, refuse: Callable[[os.stat_result], None]) -> tup
 
 
 def parse(text: str, path: str) -> Report:
-    """Return the report in `text`; `path` is its origin. Raises UsageError."""
+    """Parse the report in `text`; `path` is its origin. Raises UsageError."""
     try:
         found = msgspec.json.decode(text, type=_Head).schema
         if found != SCHEMA:
-            raise UsageError(f"{path}: its schema is {_shown(found)}; this version reads {SCHEMA}")
+            raise UsageError(f"{path}: its schema is {_excerpt(found)}; this version reads {SCHEMA}")
         _refuse_duplicates(text, path)
         report = msgspec.json.decode(text, type=Report)
         for number, row in enumerate(report.measurements, start=1):
@@ -123,13 +123,13 @@ def parse(text: str, path: str) -> Report:
         raise UsageError(
             f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not from ncclprobe"
         )
-    if part := _worse(report):
+    if part := _contradiction(report):
         raise UsageError(f"{path}: {part} contradicts status {report.status.value}: not from ncclprobe")
     return report
 
 
-def _worse(report: Report) -> str:
-    """Return a part that is worse than the whole may be; empty: there is none."""
+def _contradiction(report: Report) -> str:
+    """Return a part that is worse than the report's status allows; empty: none."""
     narrowed = report.status is Status.UNKNOWN and report.files  # of a job's files one of several causes is not known
     if report.status is not Status.FAIL and not narrowed:
         failed = [each.id for each in report.checks if each.status is Status.FAIL]
@@ -142,7 +142,7 @@ def _worse(report: Report) -> str:
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is a whole report, or what another command wrote with --json."""
+    """Return whether `text` is a complete report, or the --json output of another command."""
     try:
         parse(text, "")
     except UsageError:
@@ -151,22 +151,22 @@ def recognises(text: str) -> bool:
 
 
 def other_kind(text: str, path: str, error: Exception) -> str:
-    """Return what a text seems to be instead of a report, and what reads it."""
+    """Describe what a text seems to be instead of a report, and what reads it."""
     if text.lstrip().startswith('{"capture"'):
         return f"a capture; `ncclprobe doctor {path} --json FILE` makes a report of it"
     if not text.lstrip().startswith("{"):
         return f"a report is a file that --json wrote; for the log of a job, run `ncclprobe explain {path}`"
-    return f"{_shown(str(error))}; give what --json wrote"
+    return f"{_excerpt(str(error))}; give what --json wrote"
 
 
 class _Head(msgspec.Struct):
-    """The mark that distinguishes a report from all other JSON."""
+    """The field that distinguishes a report from all other JSON."""
 
     schema: str
 
 
-def _bounded(path: Path, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
-    """Return the text of a file; what is too large is refused before any of it is read. Raises UsageError."""
+def _read_bounded(path: Path, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
+    """Read a file; one that is too large is refused before reading. Raises UsageError."""
 
     def checked(found: os.stat_result) -> None:
         refuse(found)
@@ -178,34 +178,34 @@ def _bounded(path: Path, refuse: Callable[[os.stat_result], None] = lambda _: No
 
 
 def _refuse_duplicates(text: str, path: str) -> None:
-    """Raises UsageError for a key that appears twice in one object: programs do not agree which of the two counts."""
+    """Raise UsageError for a duplicate key in an object: programs disagree about which one counts."""
 
     def looked_at(pairs: Sequence[tuple[str, Any]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise UsageError(f"{path}: the key {_shown(twice)} appears twice in one object: not from ncclprobe")
+            raise UsageError(f"{path}: the key {_excerpt(twice)} appears twice in one object: not from ncclprobe")
 
     if text.count("[") + text.count("{") > bounds.REPORT_PARTS:
         raise UsageError(f"{path}: more than {bounds.REPORT_PARTS} lists and objects: not from ncclprobe")
-    json.loads(text, object_pairs_hook=looked_at, parse_int=_whole, parse_float=_decimal)
+    json.loads(text, object_pairs_hook=looked_at, parse_int=_parse_whole, parse_float=_parse_decimal)
 
 
-def _whole(text: str) -> int:
-    """Return a whole number. Raises ValueError beyond 64 bits, because arithmetic with decimals would fail."""
+def _parse_whole(text: str) -> int:
+    """Parse a whole number. Raises ValueError beyond 64 bits, because arithmetic with decimals would fail."""
     if len(text) > bounds.REPORT_DIGITS or abs(int(text)) >= 1 << 63:
         raise ValueError(f"{text[:20]}… is out of range")
     return int(text)
 
 
-def _decimal(text: str) -> float:
-    """Return a decimal number of ours. Raises ValueError for one so large that products of it have no end."""
+def _parse_decimal(text: str) -> float:
+    """Parse a decimal number. Raises ValueError for one so large that products overflow."""
     number = float(text)
     if not abs(number) <= bounds.REPORT_DECIMAL:
         raise ValueError(f"{text[:20]} is out of range")
     return number
 
 
-def _shown(text: str) -> str:
-    """Return a foreign text in one printable line of bounded length."""
+def _excerpt(text: str) -> str:
+    """Return a foreign text as one printable line of bounded length."""
     return ascii(text[:80])[1:-1]

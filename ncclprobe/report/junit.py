@@ -1,8 +1,8 @@
-"""The report as JUnit XML: what CI systems show as a page of tests.
+"""The report as JUnit XML, which CI systems show as a page of tests.
 
-A test suite per node, one for the comparisons of nodes, one per operation measured. A test case is a check on a node or
-one measured row. As pytest has it: a *failure* is a verdict against the machine, an *error* is a test that could not be
-carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that
+A test suite per node, one for the comparisons of nodes, one per measured operation. A test case is a check on a node or
+one measured row. As in pytest, a *failure* is a verdict against the machine, an *error* is a test that could not be
+carried out (something required that could not be examined, a number too noisy to judge), *skipped* is a test that
 needed a privilege that a job does not need. Checks that do not apply are not tests; they are most of a machine's, and a
 property of the suite counts them. A warning leaves its test passed, unless the run stopped at it (``--fail-on warn``).
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from junitparser import FinalResult, TestCase, TestSuite
 
 BETWEEN = "between nodes"
-"""The suite of comparisons."""
+"""Name of the suite of comparisons."""
 _MOST_CHARACTERS = 400
 _BEGIN = '<?xml version="1.0" encoding="utf-8"?>\n'
 
 
 def render(report: Report) -> str:
-    """`report` as XML text with a final newline."""
+    """Render `report` as XML text with a final newline."""
     from junitparser import JUnitXml
 
     xml = JUnitXml(printable(report.tool.name))
@@ -62,7 +62,7 @@ def render(report: Report) -> str:
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is what `render` makes, as a whole."""
+    """Return whether `text` is a complete output of `render`."""
     from xml.etree import ElementTree
 
     if not text.startswith(f"{_BEGIN}<testsuites "):  # so that no document type can stand before the root
@@ -91,7 +91,7 @@ def _suites(report: Report) -> "Iterator[TestSuite]":
 
 
 def _row_suites(report: Report) -> "Iterator[TestSuite]":
-    """A suite per operation."""
+    """Yield one suite per operation."""
     by_op = grouped((row.op, row) for row in report.measurements)
     for op, rows in by_op.items():
         numbers = ((f"{row.nbytes}.{row.place}.{name}", number) for row in rows for name, number in _numbers(row))
@@ -149,12 +149,14 @@ def _missing(node: str) -> "TestCase":
 
 
 def _row(row: Measurement) -> "TestCase":
-    """Its time in whole milliseconds: the schema takes no exponent, and the properties have every digit."""
+    """Return a row's test case, its time in whole milliseconds: the schema allows no exponent; the properties are
+    exact.
+    """
     where = f"{size(row.nbytes)}, {row.place} place"
     case = _case(f"{row.op} {where}", f"bandwidth.{row.op}", round(row.time_us.typical / 1e6, 3))
     least = _least(row)
     said = f"bus bandwidth {row.busbw_GBps:.4g} GB/s{least}"
-    case.result = _judged(row.status, said, row.inconclusive_why)
+    case.result = _row_results(row.status, said, row.inconclusive_why)
     case.system_out = "\n".join(f"{name}={number}" for name, number in _numbers(row))
     return case
 
@@ -173,13 +175,13 @@ def _copy(row: CopyRow) -> "TestCase":
     where = "" if row.numa is None else f", NUMA node {row.numa}"
     case = _case(f"{row.node} {row.device} {row.kind}{to}{where}{how}", f"copies.{row.kind}")
     least = "" if row.threshold_GBps is None else f", at least {row.threshold_GBps:.4g} expected"
-    case.result = _judged(row.status, f"{row.GBps:.4g} GB/s{least}", "")
+    case.result = _row_results(row.status, f"{row.GBps:.4g} GB/s{least}", "")
     case.system_out = f"GBps={row.GBps:.6g}\nmin_GBps={row.min_GBps:.6g}\nmax_GBps={row.max_GBps:.6g}"
     return case
 
 
-def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
-    """What a measured row's status makes of its test; nothing if it passed or only warns."""
+def _row_results(status: str, said: str, doubt: str) -> "list[FinalResult]":
+    """Return the test result for a measured row's status; empty if it passed or only warns."""
     from junitparser import Error, Failure, Skipped
 
     if status == "fail":
@@ -190,7 +192,7 @@ def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
 
 
 def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
-    """The numbers of a row by name, the unit in it."""
+    """Yield the numbers of a row by name, which includes the unit."""
     times = row.time_us
     yield from (("busbw_GBps", f"{row.busbw_GBps:.6g}"), ("algbw_GBps", f"{row.algbw_GBps:.6g}"))
     yield "time_us", f"{times.mean:.6g}"
@@ -205,7 +207,7 @@ def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
 
 
 def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "") -> "FinalResult":
-    """`message` on one line, as pages show it next to the test's name; `word` is its type."""
+    """Return a result with `message` on one line, as pages show it next to the test's name; `word` is its type."""
     line = printable(" ".join(message.split()))
     result = kind(line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…", word)
     if story:
@@ -213,14 +215,14 @@ def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "")
     return result
 
 
-def _loud(verdict: Verdict) -> list[Finding]:
-    """The worst first, notes left out if there is worse."""
+def _ranked_findings(verdict: Verdict) -> list[Finding]:
+    """Return the findings, worst first, without notes if there is worse."""
     ranked = [Severity.FAIL, Severity.WARN, Severity.NOTE]
     return sorted(verdict.findings, key=lambda finding: ranked.index(finding.severity))
 
 
 def _line(verdict: Verdict) -> str:
-    found = _loud(verdict)
+    found = _ranked_findings(verdict)
     if not found:
         return verdict.title
     more = f" (+{len(found) - 1} more)" if found[1:] else ""
@@ -228,9 +230,9 @@ def _line(verdict: Verdict) -> str:
 
 
 def _story(verdict: Verdict) -> str:
-    """Every finding with its evidence and remedy, a line for each of them."""
+    """Return every finding with its evidence and remedy, one line each."""
     lines = []
-    for finding in _loud(verdict):
+    for finding in _ranked_findings(verdict):
         lines.append(f"{finding.severity.value.upper()} {finding.subject}: {finding.message}")
         lines += [f"  nodes: {', '.join(finding.nodes)}"] if finding.nodes else []
         lines += [f"  seen: {finding.seen}"] if finding.evidence else []

@@ -1,7 +1,7 @@
-"""The report as Markdown for a job's page or a comment: failures first, passes folded, of bounded size.
+"""The report as Markdown for a job's page or a comment: failures first, passes folded, bounded in size.
 
-GitHub takes 1 MiB of summary from a step, and ten annotations of a kind (docs.github.com, Workflow commands: adding a
-job summary, Usage limits: annotations). What comes from a machine stays text: no markup, no mention of a user.
+GitHub accepts 1 MiB of summary from a step, and ten annotations of a kind (docs.github.com, Workflow commands: adding a
+job summary, Usage limits: annotations). Text from a machine stays text: no markup, no mention of a user.
 """
 
 import re
@@ -35,7 +35,7 @@ _TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "t
 
 
 class _Section(NamedTuple):
-    """A title and its items, a few lines of Markdown each; `folded`: behind a line to click on. `head` comes first."""
+    """A title and its items, a few lines of Markdown each; `folded`: collapsed. `head` comes first."""
 
     title: str
     items: list[str]
@@ -44,7 +44,7 @@ class _Section(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """`report` as GitHub's Markdown, at most MOST_BYTES of UTF-8. Ends with a newline."""
+    """Render `report` as GitHub's Markdown, at most MOST_BYTES of UTF-8. Ends with a newline."""
     left = MOST_BYTES - _RESERVED
     blocks: list[str] = []
     for section in (_file_sections if report.files else _sections)(report):
@@ -56,7 +56,7 @@ def render(report: Report) -> str:
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is what `render` makes, as a whole: each line begins as one of ours does."""
+    """Return whether `text` is a complete output of `render`: each line begins as one of ours does."""
     lines = text.splitlines()
     return (
         len(lines) > 2
@@ -67,7 +67,7 @@ def recognises(text: str) -> bool:
 
 
 def annotations(report: Report) -> list[str]:
-    """GitHub's workflow commands: an error per failure, a warning per warning or gap, at most ten of each."""
+    """Return GitHub's workflow commands: an error per failure, a warning per warning or gap, at most ten of each."""
     errors: list[tuple[str, str]] = [("nodes", f"did not report: {digest.folded(report.missing_nodes)}")]
     errors = errors if report.missing_nodes else []
     warnings: list[tuple[str, str]] = []
@@ -88,19 +88,19 @@ def annotations(report: Report) -> list[str]:
 def _commands(kind: str, found: list[tuple[str, str]]) -> Iterator[str]:
     kept = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
     for title, message in kept:
-        yield f"::{kind} title={_command(f'ncclprobe {title}', ',:')}::{_command(message)}"
+        yield f"::{kind} title={_escape_value(f'ncclprobe {title}', ',:')}::{_escape_value(message)}"
     if len(found) > len(kept):
         yield f"::{kind} title=ncclprobe::{len(found) - len(kept)} more: see the summary of this job"
 
 
-def _command(text: str, also: str = "") -> str:
-    """`text` as a value of a workflow command: one line, and nothing in it ends the value."""
+def _escape_value(text: str, also: str = "") -> str:
+    """Escape `text` as a value of a workflow command: one line that nothing in it can end."""
     short = _short(text).replace("%", "%25")
     return "".join(f"%{ord(c):02X}" if c in also else c for c in short)
 
 
 def _file_sections(report: Report) -> Iterator[_Section]:
-    """Yield the sections of a report of what a job left."""
+    """Yield the sections of a report on a job's files."""
     about = f"{report.tool.name} {report.tool.version} read {', '.join(report.files)}"
     about += f"; {causes.looked(report.standing)}" if report.standing else ""
     yield _Section("", [f"## {text(causes.headline(report))}\n\n{text(about)}"])
@@ -175,7 +175,7 @@ def _who_is_slow(report: Report) -> Iterator[str]:
 
 
 def _block(section: _Section, left: int) -> tuple[str, int]:
-    """The section as far as it fits into `left` bytes, and what it takes of them."""
+    """Return as much of the section as fits into `left` bytes, and its size."""
     kept: list[str] = []
     used = 0
     for item in section.items:
@@ -211,7 +211,7 @@ def _problem(problem: digest.Problem, report: Report) -> str:
 
 
 def _link(check: str) -> str:
-    """Return the address of a check's page, as a link; none for an id that is not spelled like one of ours."""
+    """Return a link to a check's page; empty for an id that is not spelled like ours."""
     return f"<{page(check)}>" if re.fullmatch(r"[a-z0-9.-]{1,64}", check) else ""
 
 
@@ -250,13 +250,13 @@ def _copy(row: CopyRow) -> str:
 
 
 def text(said: str) -> str:
-    """Return `said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
+    """Escape text so that nothing in it is markup, and no ``@`` mentions a person."""
     plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(r"\\\1", _short(said)))
     return _LIST.sub(r"\1\\\2", plain).replace("@", "@\u200b")
 
 
 def code(said: str) -> str:
-    """Return `said` as a code span, whose fence is longer than any run of backticks in it."""
+    """Return a code span, with a fence longer than any run of backticks in the text."""
     short = _short(said)
     if not short:
         return ""
@@ -266,6 +266,6 @@ def code(said: str) -> str:
 
 
 def _short(said: str) -> str:
-    """One printable line of bounded length."""
+    """Return one printable line of bounded length."""
     line = printable(" ".join(said.split()))
     return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + "…"

@@ -1,4 +1,4 @@
-"""Lists of nodes as a batch system takes them: ``good``, ``bad``, ``unsure`` and ``missing``, each folded on one line.
+"""Lists of nodes for a batch system: ``good``, ``bad``, ``unsure`` and ``missing``, each folded on one line.
 
 A program may take a node in ``bad`` out of service, so the rule is narrow (docs/deploy.md): a failing finding that is
 settled and blames the node itself or its links. A finding that asks for a retest is not settled. Whether jobs may use a
@@ -21,7 +21,7 @@ _HOST = re.compile(r"[A-Za-z0-9_]([\w.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 
 
 class _Lists(NamedTuple):
-    """The text of each list by its name, and the nodes that stand in none because no host can be called so."""
+    """The text of each list by name, and the nodes left out because their names are not valid host names."""
 
     texts: dict[str, str]
     left_out: tuple[str, ...]
@@ -32,11 +32,11 @@ def lists(report: Report) -> _Lists:
     names = sort(report)
     every = dict.fromkeys(name for each in names.values() for name in each)
     odd = tuple(name for name in every if not _HOST.fullmatch(name))
-    return _Lists({kind: _folded(each) for kind, each in names.items()}, odd)
+    return _Lists({kind: _fold_hosts(each) for kind, each in names.items()}, odd)
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is one of these lists, as a whole: host names on one line."""
+    """Return whether `text` is one of these lists: host names on one line."""
     return re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+\n", text) is not None
 
 
@@ -57,7 +57,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _group_by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
-    """Return the verdicts on each node with its findings; and how much those weigh that name no node."""
+    """Return the verdicts and findings of each node, and the weights of findings that name no node."""
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:
@@ -81,7 +81,7 @@ def _blind(verdicts: Iterable[Verdict]) -> Iterator[bool]:
         yield verdict.required and (explained or verdict.status is Status.UNKNOWN)
 
 
-def _folded(names: Iterable[str]) -> str:
-    """Fold the names of hosts into one line; those that no host has stand in no list."""
+def _fold_hosts(names: Iterable[str]) -> str:
+    """Fold valid host names into one line; others are left out."""
     text = fold(name for name in names if _HOST.fullmatch(name))
     return f"{text}\n" if text else ""

@@ -1,4 +1,4 @@
-"""Many nodes on one screen: the number in each state, and the number each check objects to, before any detail."""
+"""Many nodes on one screen: the number in each state, and the number each check objects to, before any details."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +12,12 @@ from ncclprobe.report import digest
 from ncclprobe.report.digest import Problem
 
 MOST_DETAILED = 12
-"""Problems of nodes that were judged apart are shown in full up to this number, of each check the first."""
+"""Problems shown in full for nodes that were judged apart: the first of each check, up to this number."""
 _WORST_FIRST = ("missing", "fail", "unknown", "warn", "pass", "skip")
 
 
 def lines(report: Report, found: Sequence[Problem], width: int, style: Style) -> list[str]:
-    """Return the nodes by state, then the checks that object, each with its nodes; nothing of one node or one problem.
+    """Return the nodes by state, then the failing checks with their nodes; empty for one node or one problem.
 
     Findings are counted by check and severity. One that names no node concerns the whole job.
     """
@@ -50,7 +50,7 @@ def _table(rows: Sequence[tuple[str, str, Sequence[str]]], longest: int, width: 
 
 
 def first_of_each(loud: Sequence[Problem]) -> list[Problem]:
-    """Return the costliest problem of each check, and no more than fit on a few screens."""
+    """Return the costliest problem of each check, as many as fit on a few screens."""
     firsts = {each.id: each for each in reversed(loud)}
     return [each for each in loud if firsts[each.id] is each][:MOST_DETAILED]
 
@@ -62,7 +62,7 @@ def left_out(found: Sequence[Problem], shown: Sequence[Problem]) -> list[str]:
 
 
 def names(report: Report) -> str:
-    """Return the nodes that a report is about, or their number if their names are many."""
+    """Return the names of the report's nodes, or their number if they are many."""
     folded = fold(node.name for node in report.nodes)
     return folded if len(folded) <= _LONGEST else plural(len(report.nodes), "node")
 
@@ -72,5 +72,5 @@ _FEW_NODES = 8
 
 
 def areas_help(report: Report) -> bool:
-    """Return whether the areas say something: of many nodes that were judged apart, each is another machine."""
+    """Return whether the areas are useful: if many nodes were judged apart, each is another machine."""
     return not report.scope.apart or len(report.nodes) <= _FEW_NODES

@@ -1,4 +1,4 @@
-"""Pairs as a person reads them: two matrices if they fit, otherwise the worst, and in words who is slow."""
+"""Pairs as text: two matrices if they fit, otherwise the slowest, and a description of the slow parts."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -59,7 +59,7 @@ def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
 
 
 def words(found: Localisation) -> Iterator[tuple[str, str]]:
-    """Who is slow, and how sure that is: a sentence each, behind fail, warn, pass or note."""
+    """Describe the slow parts and the certainty: one sentence each, after fail, warn, pass or note."""
     tests = f"{plural(found.tests, 'test')}, {plural(found.steps, 'round')} of retests"
     yield from _local_rates(found)
     yield "note", f"usual bandwidth: {found.usual or 'nothing arrived'}"
@@ -93,7 +93,7 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
 
 
 def _local_rates(found: Localisation) -> Iterator[tuple[str, str]]:
-    """What nodes reach without any network."""
+    """Describe what is slow within nodes, without any network."""
     for each in found.intra_node:
         yield (
             "fail",
@@ -103,7 +103,7 @@ def _local_rates(found: Localisation) -> Iterator[tuple[str, str]]:
 
 
 def _description(each: Blamed) -> str:
-    """One cause with its evidence."""
+    """Describe one cause with its evidence."""
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth"
     tests = plural(each.tests, "test")
     return (

@@ -1,4 +1,4 @@
-"""How far a program is, on stderr: on a terminal one line that is written over, otherwise a line now and then."""
+"""Progress on stderr: on a terminal one line that is overwritten, otherwise an occasional line."""
 
 import os
 import sys
@@ -10,16 +10,16 @@ from typing import Any
 from ncclprobe.model.units import plural
 
 CLEAR = "\r\x1b[K"
-"""Return to the beginning of the line, and clear it."""
+"""Move to the beginning of the line, and clear it."""
 _FIRST_S, _EVERY_S = 0.3, 0.5  # of a line that a person waits for
 _QUIET_S, _RARELY_S = 2.0, 15.0  # of lines in a log
 
 
 class Waiting:
-    """What is under way, and for how long, while this program cannot show it itself: drawn by a thread of its own.
+    """Shows the current activity and its duration, drawn by a separate thread.
 
     Not while something is measured in this process: the thread would disturb the timing. `lines`: without a terminal,
-    print a line of its own once in a while.
+    print an occasional line.
     """
 
     def __init__(self, what: str, *, wanted: bool, lines: bool = False) -> None:
@@ -66,12 +66,12 @@ class Waiting:
         while not over.wait(wait_s):
             with self._drawing:
                 if not over.is_set():
-                    _write(CLEAR + _cut(f"… {self._what}  {time.monotonic() - self._began:.0f} s"))
+                    _write(CLEAR + _fit_line(f"… {self._what}  {time.monotonic() - self._began:.0f} s"))
             wait_s = _EVERY_S
 
 
 class Progress:
-    """The line of a run that measures, drawn at each phase: a thread that redraws would disturb the timing."""
+    """The line of a measuring run, drawn at each phase: a thread that redraws it would disturb the timing."""
 
     def __init__(self, wanted: bool) -> None:
         self._live: Any = None
@@ -82,19 +82,19 @@ class Progress:
         self._began = self._part_began = time.monotonic()
 
     def expect(self, rows: int) -> None:
-        """Count rows from here on: the number that will follow."""
+        """Start counting rows, of which `rows` will follow."""
         self._rows, self._expected, self._began = 0, rows, time.monotonic()
 
     def count(self) -> None:
-        """Count a row that is measured."""
+        """Count a measured row."""
         self._rows += 1
 
     def reach(self, row: str, precision: float) -> None:
-        """Show from now on how well the median of `row` is known: half its interval, as a share of it."""
+        """Show the precision of the median of `row`: half its interval, as a share of it."""
         self._row, self._reached = row, precision
 
     def say(self, text: str) -> None:
-        """Say something that the reader should know by now, in a line that stays."""
+        """Print a message for the reader in a line that stays."""
         if self._wanted:
             _write(f"ncclprobe: {text}\n")
 
@@ -113,7 +113,7 @@ class Progress:
             self._live.update(f"… {place}{self._known(phase)}{self._left()}", refresh=True)
 
     def finish(self, part: str) -> None:
-        """Report that `part` is finished, and how long it took, if there is no terminal to redraw a line on."""
+        """Report that `part` is finished, and how long it took, if there is no terminal with a line to redraw."""
         now = time.monotonic()
         if self._wanted and not self._terminal:
             rows = f", {plural(self._rows, 'row')}" if self._rows else ""
@@ -128,14 +128,14 @@ class Progress:
             self._live = None
 
     def _known(self, phase: str) -> str:
-        """Return the phase; for a row with an interval only the row, and the width of the interval."""
+        """Return the phase; for a row with an interval only the row and the interval's width."""
         if not self._row or not phase.startswith(f"{self._row} "):
             return phase
         share = 100 * self._reached
         return f"{self._row}  ±{share:.2g} %" if share < 99.5 else f"{self._row}  ±{share:.0f} %"
 
     def _left(self) -> str:
-        """Return how long the rows that are left take, if they take as long as those before."""
+        """Return the estimated time for the remaining rows, based on those before."""
         left = self._expected - self._rows
         if not self._rows or left <= 0:
             return ""
@@ -150,8 +150,8 @@ def _write(text: str) -> None:
         return
 
 
-def _cut(text: str) -> str:
-    """Return `text` in one line of the terminal."""
+def _fit_line(text: str) -> str:
+    """Cut `text` to one line of the terminal."""
     try:
         return text[: max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)]
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The report as metrics for node_exporter's textfile collector: gauges with help and unit, and no time stamps.
+"""The report as metrics for node_exporter's textfile collector: gauges with help and unit, without time stamps.
 
-Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report holds: a
-maximum of rows and checks, and no host's name, which the collector knows itself. Names and labels are an interface:
+Each file replaces the one before, so obsolete series disappear. Labels are bounded whatever the report holds: a maximum
+of rows and checks, and no host names, which the collector adds itself. Names and labels are an interface:
 docs/reference/report.md has them all, and the rules in ncclprobe/deploy/prometheus/ are written against them.
 """
 
@@ -30,13 +30,15 @@ _Series = Iterable[tuple[tuple[str, ...], float]]
 
 
 class _Collector:
-    """What prometheus-client asks for metrics."""
+    """The collector that prometheus-client expects."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
 
     def collect(self) -> "Iterable[Metric]":
-        """The metrics of the report, each with its command: two files of one folder must have no series in common."""
+        """Yield the report's metrics, each labelled with its command: two files of one folder must not share a
+        series.
+        """
         report, command = self._report, _command(self._report.command)
         for metric in chain(_run(report), _rows(report.measurements), _copies(report.copies)):
             metric.samples = [each._replace(labels={"command": command, **each.labels}) for each in metric.samples]
@@ -44,7 +46,7 @@ class _Collector:
 
 
 def render(report: Report) -> str:
-    """`report` in Prometheus' text format."""
+    """Render `report` in Prometheus' text format."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 
@@ -54,7 +56,7 @@ def render(report: Report) -> str:
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is what `render` makes, as a whole: no line is of another's metric."""
+    """Return whether `text` is a complete output of `render`: no line belongs to another's metric."""
     return all(line.startswith(("# HELP ncclprobe_", "# TYPE ncclprobe_", "ncclprobe_")) for line in text.splitlines())
 
 
@@ -92,7 +94,7 @@ def _run(report: Report) -> "Iterator[Metric]":
 
 
 def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
-    """Return the slowest of the rows that have equal labels."""
+    """Yield metrics of the slowest of the rows with equal labels."""
     seen: dict[tuple[str, ...], Measurement] = {}
     for row in sorted(rows, key=lambda row: row.busbw_GBps):
         seen.setdefault((row.op, str(row.nbytes), row.place), row)
@@ -112,7 +114,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
 
 
 def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
-    """The slowest of each kind: devices and nodes are many."""
+    """Yield metrics of the slowest copy of each kind: devices and nodes are many."""
     slowest: dict[tuple[str, ...], float] = {}
     for row in rows:
         key = (row.kind, "yes" if row.concurrent else "no")
@@ -129,7 +131,7 @@ def _command(line: str) -> str:
 
 
 def _began_s(text: str) -> float | None:
-    """Seconds since 1970; None if the text is not a time."""
+    """Return seconds since 1970; None if the text is not a time."""
     try:
         began = datetime.fromisoformat(text)
         return (began if began.tzinfo else began.replace(tzinfo=timezone.utc)).timestamp()

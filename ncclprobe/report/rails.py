@@ -1,4 +1,4 @@
-"""Rails as a person reads them: a row for each node, a column for each rail, and what is not as the others."""
+"""Rails as text: a row for each node, a column for each rail, and what differs from the others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from ncclprobe.model.units import three_digits
 from ncclprobe.model.values import Struct, field
 
 MOST_NODES = 24
-"""Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
+"""Rows of the grid; with more nodes, those with dead rails and the slowest are shown."""
 _EQUAL = 0.1
 _TITLE = "GB/s sent (/ received, if it differs): the median over partners, with all rails of two nodes at work"
 _WORDS = {"dead": "DEAD", "late": "LATE", "unusable": "FAILS", "wrong": "WRONG", "untried": "untried"}
@@ -31,7 +31,7 @@ class RailEnd(Struct):
 
     @property
     def state(self) -> str:
-        """Return the state of most of what it sends, or receives; a few bad ways are their partners'."""
+        """Return the state of most of its outgoing, or incoming, ways; a few bad ways are the partners' fault."""
         for ways in (self.out, self.into):
             bad = [way.state for way in ways if way.state != "ok"]
             if 2 * len(bad) > len(ways):
@@ -39,13 +39,13 @@ class RailEnd(Struct):
         return "ok"
 
     def rate(self, ways: Sequence[RailWay]) -> float | None:
-        """Return the median of what these ways carry, GB/s."""
+        """Return the median rate of these ways, GB/s."""
         known = [way.GBps for way in ways if way.GBps is not None]
         return median(known) if known else None
 
     @property
     def latency_us(self) -> float | None:
-        """Return the median over its partners."""
+        """Return the median latency over its partners."""
         known = [way.latency_us for way in self.out if way.latency_us is not None]
         return median(known) if known else None
 
@@ -67,7 +67,7 @@ def ends(rows: Sequence[RailWay]) -> list[RailEnd]:
 
 
 def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
-    """Yield the grid of rates, and in words how many ways were tried."""
+    """Yield the grid of rates, and a description of how many ways were tried."""
     every = ends(rows)
     if not every:
         return
@@ -100,7 +100,7 @@ def by_node(every: Sequence[RailEnd]) -> dict[str, dict[int, RailEnd]]:
 
 
 def shown(nodes: Mapping[str, Mapping[int, RailEnd]]) -> list[str]:
-    """Return the nodes that are shown: all, or those with dead rails and the slowest."""
+    """Return the nodes to show: all, or those with dead rails and the slowest."""
     if len(nodes) <= MOST_NODES:
         return list(nodes)
     return sorted(nodes, key=lambda node: _worst(nodes[node]))[:MOST_NODES]

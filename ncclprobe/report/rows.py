@@ -1,4 +1,4 @@
-"""Measured rows as a table of a terminal: 80 columns, and more of each row if there is more room."""
+"""Measured rows as a terminal table: 80 columns, and more of each row if there is more room."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ ROOM_FOR_ALL = 110
 
 
 class _Column(Struct, frozen=True):
-    """`unit` is printed below `name`; `always`: also with only 80 columns. `why` explains the column."""
+    """A column. `unit` is printed below `name`; `always`: also with only 80 columns. `why` explains it."""
 
     name: str
     unit: str
@@ -26,17 +26,17 @@ class _Column(Struct, frozen=True):
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, in three characters: 0.2, 2, 9.1, 15, 120."""
+    """Format a share in percent, in three characters: 0.2, 2, 9.1, 15, 120."""
     return f"{100 * share:.1f}" if share < 0.0095 else f"{100 * share:.2g}" if share < 0.095 else f"{100 * share:.0f}"
 
 
 def rate(value: float) -> str:
-    """Return a rate with four digits that mean something, never with an exponent: 0.000002, 0.001234, 1.234, 483.2."""
+    """Format a rate with four significant digits, never with an exponent: 0.000002, 0.001234, 1.234, 483.2."""
     return f"{value:.6f}" if value < 1e-4 else f"{value:#.4g}" if value < 9999.5 else f"{value:.0f}"
 
 
 def _us(value: float) -> str:
-    """Return microseconds as nccl-tests does, with fewer digits behind the point if there are more before it."""
+    """Format microseconds as nccl-tests does: the larger the number, the fewer decimals."""
     return f"{value:.2f}" if value < 1e4 else f"{value:.1f}" if value < 1e6 else f"{value:.0f}"
 
 
@@ -93,7 +93,7 @@ def header(first: Measurement, width: int = 80) -> str:
 
 
 def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = "") -> str:
-    """Return one measurement as a line under :func:`header` of the same `width`.
+    """Format one measurement as a line under :func:`header` of the same `width`.
 
     `before`: the operation of the row above; a blank line precedes a different one.
     """
@@ -109,7 +109,7 @@ def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = 
 
 
 def table(rows: Sequence[Measurement], width: int, style: Style = unstyled) -> list[str]:
-    """Return all rows, those of each operation apart, and each with its sizes from small to large."""
+    """Return all rows, grouped by operation and sorted by size."""
     sorted_rows = [m for of in grouped((m.op, m) for m in rows).values() for m in sorted(of, key=lambda m: m.nbytes)]
     before = ("", *(m.op for m in sorted_rows))
     lines = [row(m, width, style, op) for m, op in zip(sorted_rows, before, strict=False)]
@@ -117,13 +117,13 @@ def table(rows: Sequence[Measurement], width: int, style: Style = unstyled) -> l
 
 
 def averages(rows: Sequence[Measurement]) -> list[str]:
-    """Return the line that people know from nccl-tests, for each operation: the mean over all sizes and places."""
+    """Return nccl-tests' average line for each operation: the mean over all sizes and places."""
     means = {op: math.fsum(each) / len(each) for op, each in grouped((m.op, m.busbw_GBps) for m in rows).items()}
     return [f"Avg bus bandwidth of {op}, as nccl-tests: {rate(mean)} GB/s" for op, mean in means.items()]
 
 
 def legend() -> list[str]:
-    """Return what each column means, a line each."""
+    """Explain each column in one line."""
     return [f"{c.name:>9}  {c.why}" for c in _COLUMNS]
 
 
@@ -139,7 +139,7 @@ def _line(cells: Sequence[str], columns: Sequence[_Column]) -> str:
 
 
 def _often(first: Measurement) -> str:
-    """Return how often each row was measured."""
+    """Describe how often each row was measured."""
     if first.precision_asked is None:
         return f"{first.iters} calls x {first.batches} batches"
     return f"±{100 * first.precision_asked:.2g} % asked for"

@@ -1,4 +1,4 @@
-"""The report as a person reads it: the answer, what is wrong, what the machines are, then what was measured."""
+"""The report as text: the result, what is wrong, what the machines are, then what was measured."""
 
 import re
 from collections import Counter
@@ -29,14 +29,14 @@ _MOST_EVIDENCE = 3
 def render(
     report: Report, *, measured: bool = True, verbose: bool = False, width: int = 100, style: Style = unstyled
 ) -> str:
-    """Return the whole report as text, lines no wider than `width` if words allow. Ends with a newline.
+    """Render the whole report as text, no wider than `width` if words allow. Ends with a newline.
 
-    `measured` is False if the measurements have been shown already, as they arrived.
+    `measured` is False if the measurements have already been shown as they arrived.
     """
-    report = _legible(report)
+    report = _make_printable(report)
     width = max(width, 40)
     found = digest.problems(report)
-    loud, notes = _shown(report, found, verbose)
+    loud, notes = _select_problems(report, found, verbose)
     blocks = [
         [accepted_line(report)] if accepted_begins(report) else [],
         wrap("", _about(report), width, whole=True),
@@ -74,9 +74,10 @@ def _suppressed(report: Report, width: int) -> list[str]:
     return [line for each in found for line in wrap("suppressed: ", each, width)]
 
 
-def _shown(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[list[Problem], list[Problem]]:
-    """Return the problems to show in full, and the notes, which change no verdict: of nodes that were judged apart the
-    first problem of each check.
+def _select_problems(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[list[Problem], list[Problem]]:
+    """Return the problems to show in full, and the notes, which change no verdict.
+
+    For nodes that were judged apart, only the first problem of each check.
     """
     loud = [each for each in found if each.finding.severity is not Severity.NOTE]
     if report.scope.apart and not verbose:
@@ -104,28 +105,28 @@ def quiet(report: Report) -> str:
 
 
 def shortened(line: str, width: int) -> str:
-    """Return a line of :func:`quiet` cut to `width`, its end in parentheses kept."""
+    """Cut a line of :func:`quiet` to `width`, keeping its end in parentheses."""
     text, _, end = line.rstrip("\n").rpartition(" (")
     if len(line.rstrip("\n")) <= width or not text:
         return line
     return f"{shorten(text, max(width - len(end) - 2, 20))} ({end}\n"
 
 
-def _legible(value: T) -> T:
-    """Return `value` with every text in it made printable: values, tuples and dictionaries all the way down."""
+def _make_printable(value: T) -> T:
+    """Make every text in `value` printable, in nested values, tuples and dictionaries."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return printable(value)  # type: ignore[return-value]
     if isinstance(value, tuple):
-        return tuple(map(_legible, value))  # type: ignore[return-value]
+        return tuple(map(_make_printable, value))  # type: ignore[return-value]
     if isinstance(value, dict):
-        return {_legible(k): _legible(v) for k, v in value.items()}  # type: ignore[return-value]
+        return {_make_printable(k): _make_printable(v) for k, v in value.items()}  # type: ignore[return-value]
     if isinstance(value, Struct):
-        return replace(value, **{name: _legible(getattr(value, name)) for name in value.__struct_fields__})
+        return replace(value, **{name: _make_printable(getattr(value, name)) for name in value.__struct_fields__})
     return value
 
 
 def _about(report: Report) -> str:
-    """Return who looked at what, when."""
+    """Describe who examined what, and when."""
     launch = report.launch
     by = digest.launcher(launch.kind)
     joint = " " if by == "by hand" else " by "
@@ -143,7 +144,7 @@ def _answer(report: Report, width: int, style: Style) -> list[str]:
 
 
 def _problems(found: Sequence[Problem], report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    """Yield each problem; a remedy, and the link to the check, are printed under the first one that has it."""
+    """Yield each problem; a remedy, and the link to the check, are printed only with the first one."""
     given: dict[str, str] = {}
     for problem in found:
         yield list(_problem(problem, report, given, width, style))
@@ -177,7 +178,7 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
 
 
 def _predicted(report: Report) -> list[str]:
-    """Say what is expected of a machine that can reach less than it should."""
+    """Describe what a machine should reach if it can reach less."""
     found = report.predicted
     if found is None or found.lost() < WORTH_SAYING or report.scope.apart:
         return []
@@ -200,7 +201,7 @@ def _areas(report: Report, width: int, style: Style) -> list[str]:
 
 
 def _values(lead: str, kinds: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the values of each kind of node after `lead`, none parted by the end of a line if it fits into one."""
+    """Return the values of each kind of node after `lead`; a value is kept on one line if it fits."""
     lines: list[str] = []
     for values in kinds:
         lines.append(" " * len(lead) if lines else lead)
@@ -220,13 +221,13 @@ def _node_suffix(nodes: Sequence[str], report: Report) -> str:
 
 
 _MOST_ADVISORY = 12
-"""Advisory checks that one reason keeps from looking are named up to this number, and only counted above it."""
+"""Advisory checks that cannot look for one reason are named up to this number, and only counted above it."""
 
 
 def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
-    """Return what could not be looked at, by reason, and by node if there are several.
+    """Return what could not be examined, by reason, and by node if there are several.
 
-    Advisory checks that lack what a required one lacks are counted, unless `verbose`.
+    Advisory checks that lack the same as a required one are only counted, unless `verbose`.
     """
     lines: list[str] = []
     gaps = digest.gaps(report)
@@ -256,13 +257,13 @@ def _skipped(report: Report, width: int, style: Style) -> list[str]:
 
 
 def _passed(report: Report, width: int, style: Style) -> list[str]:
-    """Return the passes, a line each, with what holds."""
+    """Return the passes with their pass titles, one line each."""
     fine = digest.passed(report)
     return [line for name in fine for line in labelled("pass", f"{name}  {fine[name]}", width, style)]
 
 
 def _disturbed(measured: Sequence[Measurement], width: int) -> list[str]:
-    """Return why rows are inconclusive, once for all rows of one reason."""
+    """Return why rows are inconclusive, once per reason."""
     disturbed = [each for each in measured if each.status == "inconclusive" and each.inconclusive_why]
     reasons = grouped((each.inconclusive_why, f"{each.op} {size(each.nbytes)}") for each in disturbed)
     return [
@@ -273,7 +274,7 @@ def _disturbed(measured: Sequence[Measurement], width: int) -> list[str]:
 
 
 def _first_call(cost: FirstCall | None, width: int) -> list[str]:
-    """Return what a job pays once, at its start."""
+    """Describe the one-time costs at the start of a job."""
     if cost is None:
         return []
     pairs = "" if cost.pair_s is None else f", pairs {_seconds(cost.pair_s)} (of the slowest rank)"
@@ -285,13 +286,13 @@ def _first_call(cost: FirstCall | None, width: int) -> list[str]:
 
 
 def _seconds(value: float) -> str:
-    """Return seconds in the unit that suits them."""
+    """Format seconds in a suitable unit."""
     scale, unit = (1, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
     return f"{value * scale:.3g} {unit}"
 
 
 def _end(shown: Sequence[Problem], report: Report, verbose: bool, width: int, style: Style) -> list[str]:
-    """Return how much was checked, and the last sentence."""
+    """Return how much was checked, and the conclusion."""
     left = any(v.status in (Status.PASS, Status.SKIP) for v in report.checks) and not verbose
     named = " (-v names them)" if left else ""
     lines = wrap("checks: ", f"{digest.counts(report)}{named}", width)
@@ -302,7 +303,7 @@ def _end(shown: Sequence[Problem], report: Report, verbose: bool, width: int, st
 
 
 def _environment(report: Report, width: int) -> list[str]:
-    """Return the versions of each node and the settings that count there, each with its origin."""
+    """Return each node's versions and relevant settings, with their origins."""
     lines: list[str] = []
     for node, environment in report.environment.items():
         versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
@@ -313,7 +314,7 @@ def _environment(report: Report, width: int) -> list[str]:
 
 
 def _choices(node: str, made: Choices, width: int) -> list[str]:
-    """Return what NCCL would choose on a node."""
+    """Return NCCL's choices on a node."""
     lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
     return [*lines, *(line for name, said in choice_rows(made) for line in wrap(f"  {name:<11}", said, width))]
 

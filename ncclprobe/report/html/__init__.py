@@ -1,6 +1,6 @@
-"""The report as one page that opens offline: text in plain HTML, charts and pictures in SVG.
+"""The report as one page that works offline: text in plain HTML, charts and pictures in SVG.
 
-All text is there with JavaScript off. Text from machines is escaped everywhere, and a policy in the page lets the
+All text is visible without JavaScript. Text from machines is escaped everywhere, and a policy in the page lets the
 browser run only this page's own scripts and fetch nothing.
 """
 
@@ -8,14 +8,14 @@ from ncclprobe.model.report import Report
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is one page that `render` made, as a whole."""
+    """Return whether `text` is a complete page made by `render`."""
     head, _, rest = text.strip().partition("</title>")
     begins = head.startswith("<!doctype html>") and head.endswith(" · ncclprobe")
     return begins and rest.endswith("</html>") and text.count("</html>") == 1
 
 
 def render(report: Report) -> str:
-    """Return the whole page."""
+    """Render the whole page."""
     if report.files:
         from ncclprobe.report.html import causes
 

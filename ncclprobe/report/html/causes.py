@@ -36,7 +36,7 @@ class _Dot(Struct, frozen=True):
 
 
 class _Lane(Struct, frozen=True):
-    """The lines of one rank, or of a host's own processes, over time."""
+    """The log lines of one rank, or of a host's own processes, over time."""
 
     name: str
     y: float
@@ -46,8 +46,8 @@ class _Lane(Struct, frozen=True):
 
 
 def page(report: Report) -> str:
-    """Return `report` as HTML."""
-    lanes, more, scale, ticks, divergence = _drawn(report)
+    """Render `report` as HTML."""
+    lanes, more, scale, ticks, divergence = _timeline(report)
     return filled("causes.html.j2", "page.js", {
         "report": report, "headline": headline(report), "states": _STATES, "who": who, "labels": LABELS,
         "suspected": suspected, "looked": looked, "class_rows": class_rows, "class_states": _CLASS_STATES,
@@ -59,7 +59,9 @@ def page(report: Report) -> str:
 
 
 def _ranks(report: Report) -> list[tuple[str, str, RankState]]:
-    """Return ranks with their hosts, those of one state, collective and last words, numbers apart, as one row."""
+    """Return the ranks with their hosts; those with equal state, collective and last line (ignoring numbers) share a
+    row.
+    """
     ranks = [(each, each.last_event.text if each.last_event else "") for each in report.ranks[:MOST_RANKS]]
     groups = grouped(((each.state, each.last_collective, _DIGITS.sub("0", said)), each) for each, said in ranks)
     return [
@@ -80,8 +82,8 @@ def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
     return [each for each in report.excerpts if each.title in cited]
 
 
-def _drawn(report: Report) -> tuple[list[_Lane], int, str, list[tuple[float, str]], float | None]:
-    """Return lanes, how many were left out, the axis, its ticks, and the point at which ranks first diverge.
+def _timeline(report: Report) -> tuple[list[_Lane], int, str, list[tuple[float, str]], float | None]:
+    """Return lanes, the number left out, the axis, its ticks, and the point at which ranks first diverge.
 
     Unless every line has a time, there is no common axis: each lane has its own lines from left to right.
     """

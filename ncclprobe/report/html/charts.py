@@ -1,7 +1,7 @@
-"""Curves of a sweep: bandwidth and time over sizes, with the expectation, as pictures that need no script.
+"""Curves of a sweep: bandwidth and time over sizes, with the expectation, as pictures without scripts.
 
 Bandwidth is busbw of the median time, the number that is judged; the bar at a point is the median's 95 % interval. The
-expectation is drawn in steps if it is known, with gaps elsewhere.
+expectation is drawn in steps where it is known, with gaps elsewhere.
 """
 
 import math
@@ -18,19 +18,19 @@ from ncclprobe.report.html.svg import Axis
 
 MOST_OPS = 24
 MOST_POINTS = 400
-"""Points of one curve: more cannot be distinguished."""
+"""Points of one curve: more are indistinguishable."""
 _MOST_CURVES = 8
 _COLOURS = 4
 _MOST_SIZE_TICKS = 6
 _STEP = math.sqrt(2)
-"""Half of the way to the next size, if sizes double: the reach of a step without a neighbour."""
+"""Half of the way to the next size, if sizes double: the width of a step without a neighbour."""
 
 Curve = Sequence[Measurement]
 Value = Callable[[Measurement], float | None]
 
 
 class _Chart(Struct, frozen=True):
-    """The two pictures of one collective. `names`: of the curves, in the order of their colours."""
+    """The two pictures of one collective. `names`: curve names, in the order of their colours."""
 
     op: str
     bandwidth: Markup
@@ -65,7 +65,7 @@ def _chart(op: str, rows: Curve) -> _Chart:
 
 
 def _curves(rows: Curve) -> dict[str, Curve]:
-    """Return the rows of each curve, by size. Its name distinguishes it from the others of the chart."""
+    """Group the rows into curves, sorted by size. A curve's name distinguishes it from the others of the chart."""
     parts: list[Callable[[Measurement], str]] = [
         lambda row: f"{row.place} of place" if row.place == "out" else "in place",
         lambda row: row.dtype,
@@ -79,34 +79,34 @@ def _curves(rows: Curve) -> dict[str, Curve]:
 
 
 def _bandwidth(row: Measurement) -> float | None:
-    return _drawn(row.busbw_GBps)
+    return _drawable(row.busbw_GBps)
 
 
 def _latency(row: Measurement) -> float | None:
-    return _drawn(row.time_us.typical)
+    return _drawable(row.time_us.typical)
 
 
-def _drawn(value: float | None) -> float | None:
-    """Return `value` if it has a place on a logarithmic axis."""
+def _drawable(value: float | None) -> float | None:
+    """Return `value` if it can be drawn on a logarithmic axis."""
     return value if value is not None and math.isfinite(value) and value > 0 else None
 
 
 def _value_at_time(row: Measurement, time_us: float | None, value: Value) -> float | None:
-    """Return what `value` is if a call takes `time_us`: the longer the time, the lower the rate."""
+    """Return `value` for a call of `time_us`: the longer the time, the lower the rate."""
     if value is _latency:
-        return _drawn(time_us)
-    return _drawn(row.busbw_GBps * row.time_us.typical / time_us) if _drawn(time_us) and time_us else None
+        return _drawable(time_us)
+    return _drawable(row.busbw_GBps * row.time_us.typical / time_us) if _drawable(time_us) and time_us else None
 
 
 def _expected(row: Measurement, value: Value) -> tuple[float, float] | None:
-    """Return the least that is accepted and what is expected, in the unit of `value`."""
+    """Return threshold and expected value, in the unit of `value`."""
     known = row.expectation
     if known is None or known.unit != "GB/s":
         return None
-    rates = _drawn(known.threshold), _drawn(known.value)
+    rates = _drawable(known.threshold), _drawable(known.value)
     if value is _latency:
         whole = row.busbw_GBps * row.time_us.typical
-        rates = tuple(_drawn(whole / each) if each else None for each in rates)  # type: ignore[assignment]
+        rates = tuple(_drawable(whole / each) if each else None for each in rates)  # type: ignore[assignment]
     low, high = rates
     return (low, high) if low and high else None
 
@@ -126,7 +126,7 @@ def _picture(curves: Sequence[Curve], value: Value, spoken: str) -> Markup:
 
 
 def _steps(rows: Curve, x: Axis, y: Axis, value: Value) -> list[Markup]:
-    """Return what is expected as steps: each row's reaches half of the way to its neighbours."""
+    """Return the expectation as steps: each reaches half of the way to its neighbours."""
     parts = []
     sizes = sorted({row.nbytes for row in rows if row.nbytes > 0})
     done: set[int] = set()
@@ -160,7 +160,7 @@ def _curve(rows: Curve, number: int, x: Axis, y: Axis, value: Value) -> list[Mar
 
 
 def _hover(row: Measurement) -> str:
-    """Return everything about a point, a line each."""
+    """Return everything about a point, one line each."""
     lines = [
         f"{size(row.nbytes)}, {'in place' if row.place == 'in' else 'out of place'}: {row.status}",
         f"bus {rate(row.busbw_GBps)} GB/s, algorithm {rate(row.algbw_GBps)} GB/s",
@@ -181,7 +181,7 @@ def _hover(row: Measurement) -> str:
 
 
 def _size_ticks(sizes: Sequence[int]) -> list[tuple[float, str]]:
-    """Return a few sizes, each a power of two."""
+    """Return a few tick sizes, each a power of two."""
     first, last = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))
     step = max(1, math.ceil((last - first) / _MOST_SIZE_TICKS))
     return [(2.0**power, size(2**power)) for power in range(first, last + 1, step)]

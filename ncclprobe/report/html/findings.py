@@ -1,4 +1,4 @@
-"""What is wrong, as cards: one per check and remedy, what costs most first, with why it matters and what to type."""
+"""Findings as cards: one per check and remedy, costliest first, with why it matters and what to type."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ncclprobe.report.html.legible import folded, rate
 MOST_CARDS = 40
 MOST_PLACES = 60
 SHOWN_PLACES = 10
-"""Places of one card that are shown open."""
+"""Places of one card that are initially visible."""
 _SHORT = 60
 _MOST_EXCERPTS = 6
 _GPU, _ASKED_OF = re.compile(r"GPU(\d{1,3})"), re.compile(r"nvml\w{1,60} (\d{1,3})")
@@ -35,7 +35,7 @@ class _Place(Struct, frozen=True):
 
 
 class Card(Struct, frozen=True):
-    """Findings of one check that have one remedy. `names`: all nodes; `places`: of `number` findings the costliest."""
+    """Findings of one check with the same remedy. `names`: all nodes; `places`: the costliest of `number` findings."""
 
     kind: str
     id: str
@@ -58,13 +58,14 @@ class Card(Struct, frozen=True):
 
     @property
     def alone(self) -> _Place | None:
-        """Return the one finding of this card, if it has only one."""
+        """Return the finding of this card, if there is only one."""
         return self.places[0] if self.number == 1 else None
 
 
 class Cards(Struct, frozen=True):
-    """All cards, how many findings they do not show, and the anchor of each that they do show, by the kind, id,
-    subject and message of its row.
+    """All cards, the number of findings not shown, and the anchors of those shown.
+
+    Anchors are keyed by the kind, id, subject and message of the row.
     """
 
     cards: tuple[Card, ...]
@@ -73,7 +74,7 @@ class Cards(Struct, frozen=True):
 
 
 def cards(report: Report) -> Cards:
-    """Return the failures and warnings of `report`, what costs most first."""
+    """Return the failures and warnings of `report`, costliest first."""
     loud = [each for each in digest.problems(report) if each.finding.severity is not Severity.NOTE]
     groups = grouped(((each.finding.severity, each.id, each.finding.remedy), each) for each in loud)
     number: dict[str, int] = {}
@@ -103,22 +104,22 @@ def _card(group: Sequence[Problem], report: Report, anchor: str) -> Card:
     return Card(
         finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
         _cost(worst, "up to " if group[1:] else ""), places, len(group),
-        finding.remedy, _blamed(told, names), title, about, page_of(first.id),
+        finding.remedy, _describe_blame(told, names), title, about, page_of(first.id),
     )  # fmt: skip
 
 
 def _names(problem: Problem) -> tuple[str, ...]:
-    """Return the nodes of a problem; a finding of a run's measurement is about no node but those that it names."""
+    """Return the nodes of a problem; a finding on a measurement concerns only the nodes that it names."""
     return problem.finding.nodes or (() if problem.id.startswith(OF_THE_RUN) else problem.nodes)
 
 
 def page_of(check: str) -> str:
-    """Return the address of a check's page; empty for a text that is not an id."""
+    """Return the address of a check's page; empty if the text is not an id."""
     return page(check) if _ID.fullmatch(check) else ""
 
 
-def _blamed(finding: Finding, names: Sequence[str]) -> str:
-    """Say whose fault it is; nodes that are too many to be named once more are `these nodes`."""
+def _describe_blame(finding: Finding, names: Sequence[str]) -> str:
+    """Describe whose fault it is; too many nodes to repeat are called `these nodes`."""
     if len(folded(names)) <= _SHORT:
         return digest.blamed(replace(finding, nodes=()), names)
     said = digest.blamed(replace(finding, nodes=()))
@@ -148,7 +149,7 @@ def _place(problem: Problem, report: Report) -> _Place:
 
 
 def _cost(finding: Finding, most: str = "") -> str:
-    """Return what a finding costs: ``loses 43.1 GB/s, 90 %``; empty if no rate was compared."""
+    """Describe what a finding costs: ``loses 43.1 GB/s, 90 %``; empty if no rate was compared."""
     share = "" if finding.loss is None else f"{100 * finding.loss:.3g} %"
     told = [f"{rate(finding.lost_GBps)} GB/s" if finding.lost_GBps else "", share]
     return f"loses {most}{', '.join(filter(None, told))}" if any(told) else ""

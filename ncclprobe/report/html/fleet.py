@@ -1,4 +1,4 @@
-"""All nodes by state, and the kinds of node that differ, with the findings on their devices."""
+"""All nodes by state, and the kinds of nodes, with the findings on their devices."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class _Mark(Struct, frozen=True):
 Marks = Mapping[str, tuple[_Mark, ...]]
 MOST_TILES = 4096
 NAMED_TILES = 64
-"""Up to that many nodes have their name in their tile."""
+"""Tiles have names up to this number of nodes."""
 MOST_KINDS = 4
 MOST_GROUPS = 40
 _LONGEST = 160
@@ -43,7 +43,7 @@ class _Tile(Struct, frozen=True):
 
 
 class _Kind(Struct, frozen=True):
-    """Nodes that look the same: same devices, same paths, same marks."""
+    """Nodes with the same devices, paths and marks."""
 
     nodes: str
     number: int
@@ -52,12 +52,12 @@ class _Kind(Struct, frozen=True):
 
     @property
     def others(self) -> list[str]:
-        """Return names of GPUs and NICs: the columns of the table of paths."""
+        """Return the names of GPUs and NICs, which are the columns of the table of paths."""
         return [each.name for each in (*(self.topology.gpus or ()), *(self.topology.nics or ()))]
 
 
 def tiles(report: Report) -> tuple[list[_Tile], int]:
-    """Return the nodes in the report's order, and how many are not shown. If not all fit, the loudest first."""
+    """Return the nodes in the report's order, and how many are not shown. If not all fit, the worst come first."""
     states = list(node_states(report).items())
     if len(states) > MOST_TILES:
         states.sort(key=lambda each: ORDER.index(each[1]))
@@ -67,7 +67,7 @@ def tiles(report: Report) -> tuple[list[_Tile], int]:
 
 
 class _Group(Struct, frozen=True):
-    """Nodes in one state for the same reasons: `why` has an anchor and words for each."""
+    """Nodes in one state for the same reasons: `why` has an anchor and text for each."""
 
     state: str
     nodes: str
@@ -76,10 +76,9 @@ class _Group(Struct, frozen=True):
 
 
 def groups(report: Report, cards: Sequence[Card]) -> tuple[list[_Group], int]:
-    """Return the nodes of each state and the reasons, the loudest first, and within a state in the order of their
-    findings; and how many nodes are left out.
+    """Group the nodes by state and reasons, worst first; also return how many nodes are left out.
 
-    Nodes of a state without a finding of their own are grouped.
+    Within a state, the order is that of the findings. Nodes of a state without their own finding are grouped.
     """
     ailing = grouped((name, card) for card in cards for name in card.names)
     found = grouped(((state, tuple(ailing.get(name, ()))), name) for name, state in node_states(report).items())
@@ -114,7 +113,9 @@ def _group(state: str, cards: Sequence[Card], names: Sequence[str], blind: Mappi
 
 
 def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[_Kind], int, int]:
-    """Return the kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
+    """Return the kinds of nodes, affected ones first; also how many kinds are not shown, and how many
+    nodes these are.
+    """
     # By node and device, what failures and warnings say of a device that the node has:
     devices = {name: _names(topology) for name, topology in report.topology.items()}
     marks: dict[str, dict[str, tuple[_Mark, ...]]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Text of a report made fit for a page: nothing steers the reader's browser, nothing is endless, no name is markup."""
+"""Make a report's text safe for a page: no control characters, bounded length, no markup."""
 
 import json
 import math
@@ -13,14 +13,14 @@ from ncclprobe.model.hostlist import fold
 LONGEST = 1500
 """Characters of one text on the page; an answer of a machine may have megabytes."""
 _PERCENT = re.compile(r"(\d) %")
-"""A number and its sign, which a line may not break apart."""
+"""A number and its percent sign, which must stay on one line."""
 _WORD = re.compile(r"[a-z]{1,20}[ ,;:]")
 _NAMES = 160
 """Characters of a folded list of nodes before it is cut."""
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
-    """Return `text` with control, direction and surrogate characters escaped, cut visibly after `limit`."""
+    """Escape control, direction and surrogate characters in `text`, and cut it visibly after `limit`."""
     kept = text[:limit]
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in kept)
@@ -29,12 +29,12 @@ def printable(text: str, limit: int = LONGEST) -> str:
 
 
 def finalize(value: object) -> object:
-    """Return what jinja2 calls on each value before it escapes it. Markup is what this package made itself."""
+    """Prepare a value for jinja2's escaping. Markup is what this package made itself."""
     return value if isinstance(value, Markup) else _PERCENT.sub("\\1\u00a0%", printable(str(value)))
 
 
 def folded(names: Iterable[str], limit: int = _NAMES) -> str:
-    """Return `names` as one short list, ``n[0-3]``; a long one is cut between names and counted: ``… (240 nodes)``."""
+    """Fold `names` into a short list, ``n[0-3]``; a long one is cut between names and counted: ``… (240 nodes)``."""
     unique = tuple(dict.fromkeys(names))
     text = fold(unique)
     if len(text) <= limit:
@@ -43,7 +43,7 @@ def folded(names: Iterable[str], limit: int = _NAMES) -> str:
 
 
 def typed(text: str) -> Markup:
-    """Return `text` with the parts between backticks as code; with an odd number of them as it is."""
+    """Mark the parts of `text` between backticks as code; an odd number of backticks is left alone."""
     plain, *others = text.split("`")
     if len(others) % 2:
         return escape(printable(text))
@@ -54,24 +54,24 @@ def typed(text: str) -> Markup:
 
 
 def sentence(text: str) -> Markup:
-    """Return `text` as :func:`typed` does, beginning with a capital if its first word is a word."""
+    """Format `text` as :func:`typed` does, and capitalise its first word if it is a plain word."""
     return typed(text[:1].upper() + text[1:] if _WORD.match(text) else text)
 
 
 def breaks(names: str) -> Markup:
-    """Return `names`, a folded list, which a browser may break after a comma rather than within a number."""
+    """Allow a browser to break a folded list after a comma, but not within a number."""
     return Markup("").join(Markup("{},<wbr>").format(part) for part in printable(names).split(","))[: -len(",<wbr>")]
 
 
 def rate(value: float | None) -> str:
-    """Return GB/s with four digits that mean something: 0.001234, 1.234, 483.2."""
+    """Format GB/s with four significant digits: 0.001234, 1.234, 483.2."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:#.4g}" if value >= 1e-4 or value <= 0 else f"{value:.1e}"
 
 
 def micros(value: float | None) -> str:
-    """Return a time given in microseconds, with four digits and its unit: ``12.34 µs``, ``1.234 ms``, ``1.234 s``."""
+    """Format microseconds with four significant digits and a unit: ``12.34 µs``, ``1.234 ms``, ``1.234 s``."""
     if value is None or not math.isfinite(value):
         return "–"
     for least, unit in ((1e6, "s"), (1e3, "ms")):
@@ -81,7 +81,7 @@ def micros(value: float | None) -> str:
 
 
 def micros_tick(value: float) -> str:
-    """Return a round time given in microseconds: ``20 µs``, ``5 ms``."""
+    """Format a round number of microseconds: ``20 µs``, ``5 ms``."""
     for least, unit in ((1e6, "s"), (1e3, "ms")):
         if value >= 0.999 * least:
             return f"{value / least:,.3g} {unit}"
@@ -89,7 +89,7 @@ def micros_tick(value: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a duration as people read it: ``9.6 s``, ``3 min 5 s``, ``1 h 2 min``, ``2 d 3 h``; below a second ms."""
+    """Format a duration: ``9.6 s``, ``3 min 5 s``, ``1 h 2 min``, ``2 d 3 h``; milliseconds below a second."""
     if not math.isfinite(seconds) or seconds < 0:
         return "not known"
     if seconds < 60:
@@ -103,7 +103,7 @@ def lasting(seconds: float) -> str:
 
 
 def data(value: Any) -> Markup:
-    """Return `value` as JSON for a ``<script type="application/json">``: no ``<``, ``>``, ``&`` or line separator."""
+    """Encode `value` as JSON for a ``<script type="application/json">``: no ``<``, ``>``, ``&`` or line separator."""
     text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for mark in "<>&":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -111,7 +111,7 @@ def data(value: Any) -> Markup:
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` with numbers that JSON lacks as null and every text printable."""
+    """Replace numbers that JSON lacks by null, and make every text printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Pairs as heat maps: who sends in rows and who receives in columns, the suspects' cells framed."""
+"""Pairs as heat maps: senders in rows, receivers in columns, suspects' cells framed."""
 
 import itertools
 import math
@@ -16,24 +16,24 @@ from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, printable, rate
 
 MOST_ENDS = 64
-"""Rows of a heat map that can be distinguished on a screen."""
+"""Rows of a heat map that are distinguishable on a screen."""
 SIDE_BY_SIDE = 20
-"""Up to that many rows two maps are shown side by side."""
+"""Two maps are shown side by side up to this number of rows."""
 WORST = 20
 _NUMBERS_IN_CELLS = 12
 _SHORT = 8
-"""Characters of an end's name at the axis; a longer one is replaced by the rank."""
+"""Longest name of an end at the axis; a longer one is replaced by the rank."""
 _MOST_TICKS = 24
 _SHADES = 10
-"""Colours between nothing and what is usual."""
+"""Colours between zero and the usual rate."""
 _TOLD = frozenset(f"h{shade}" for shade in range(_SHADES - 1))
-"""Colours whose cells say their number in a large map: what is slower than 85 % of what is usual."""
+"""Colours whose cells show their number in a large map: below 85 % of the usual rate."""
 _CELL, _SMALL_CELL, _LARGEST_SIDE = 46, 24, 760
 _ABOVE = 34
 
 
 class _Map(Struct, frozen=True):
-    """One heat map of `ends` rows; `usual` names the rates with its full colour, `note` the omissions."""
+    """One heat map of `ends` rows; `usual` gives the rates of its full colour, `note` the omissions."""
 
     title: str
     picture: Markup
@@ -43,7 +43,7 @@ class _Map(Struct, frozen=True):
 
 
 def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[_Map]:
-    """Return the round-robin (retests are in the JSON): one way, and both ways at once if that was measured."""
+    """Return maps of the round-robin (retests are in the JSON): one way, and both ways at once if measured."""
     drawn = []
     for both in (False, True):
         chosen = [row for row in rows if row.both is both and not row.step]
@@ -54,14 +54,14 @@ def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[_Map]:
 
 
 def worst(rows: Sequence[PairRow]) -> list[PairRow]:
-    """Return the slowest directions, as the table under the map lists them."""
+    """Return the slowest directions, as listed in the table under the map."""
     return sorted((row for row in rows if not row.step), key=lambda row: row.GBps)[:WORST]
 
 
 def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> _Map:
     ends = _ends(rows)
-    blamed = _blamed(found) if found else []
-    shown = _chosen(ends, rows, blamed)
+    blamed = _culprits_and_suspects(found) if found else []
+    shown = _choose_ranks(ends, rows, blamed)
     left = len(ends) - len(shown)
     note = f"{left:,} of {len(ends):,} are left out; the culprits and the slowest are shown." if left else ""
     usual = _usual(rows, found)
@@ -71,19 +71,19 @@ def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> _Ma
     return _Map(title, _picture(shown, ends, rows, usual, frames, cleared), len(shown), full, note)
 
 
-def _blamed(found: Localisation) -> list[Blamed]:
-    """Who is confirmed, then who is more likely than not."""
+def _culprits_and_suspects(found: Localisation) -> list[Blamed]:
+    """Return the culprits, then suspects that are more likely than not."""
     return [*found.culprits, *(each for each in found.suspects if each.confidence > 0.5)]
 
 
 def _ends(rows: Sequence[PairRow]) -> dict[int, str]:
-    """Return the name of each rank's end, in the order of ranks."""
+    """Return the name of each rank's end, ordered by rank."""
     named = {row.src: row.src_end for row in rows} | {row.dst: row.dst_end for row in rows}
     return dict(sorted(named.items()))
 
 
-def _chosen(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blamed]) -> list[int]:
-    """Return all ranks, or those that are blamed and those whose median is lowest."""
+def _choose_ranks(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blamed]) -> list[int]:
+    """Return all ranks, or the blamed ones and those with the lowest median."""
     if len(ends) <= MOST_ENDS:
         return list(ends)
     rates: dict[int, list[float]] = {rank: [] for rank in ends}
@@ -96,7 +96,7 @@ def _chosen(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blam
 
 
 def _usual(rows: Sequence[PairRow], found: Localisation | None) -> dict[bool, float]:
-    """Return what is usual between nodes and, apart, within nodes: what a run that is judged compares with."""
+    """Return the usual rate between nodes and within nodes, as used for judging."""
     rates = {within: [row.GBps for row in rows if row.inside is within] for within in (False, True)}
     both = bool(rows) and rows[0].both
     level = {within: found.usual_GBps(inside=within, both=both) if found else None for within in rates}
@@ -111,7 +111,7 @@ def _picture(
     frames: Sequence["Frame"],
     cleared: frozenset[str],
 ) -> Markup:
-    """Return the map; colours are shares of what is usual, so that one fast transport does not hide slow pairs."""
+    """Return the map; colours are shares of the usual rate, so that one fast transport does not hide slow pairs."""
     few = len(shown) <= _NUMBERS_IN_CELLS
     side = min(_CELL if few else _SMALL_CELL, _LARGEST_SIDE / len(shown))
     names = _names(shown, ends)
@@ -146,7 +146,7 @@ def _names(shown: Sequence[int], ends: Mapping[int, str]) -> list[str]:
 
 
 def _was_cleared(end: str, cleared: frozenset[str]) -> bool:
-    """Return whether `end` alone was slow once and not when measured again: ``into n0``, ``out of n0``, ``n0``."""
+    """Return whether only `end` was slow once but not when measured again: ``into n0``, ``out of n0``, ``n0``."""
     return bool(cleared & {end, f"into {end}", f"out of {end}"})
 
 
@@ -160,7 +160,7 @@ def _cells(
     *,
     numbers: bool,
 ) -> Iterator[Markup]:
-    """Yield the cells of one sender, with `numbers`; without, neighbours of one healthy colour are one strip."""
+    """Yield one sender's cells, with `numbers`; without, adjacent cells of one healthy colour become one strip."""
     (left, y), gap = corner, 2 if numbers else 1
     kinds = ["own" if n == own else "unmeasured" if r is None else f"h{_shade(r, usual)}" for n, r in enumerate(row)]
     start = 0
@@ -179,14 +179,14 @@ def _cells(
 
 
 def _shade(row: PairRow, usual: Mapping[bool, float]) -> int:
-    """Return the colour of a rate: 0 for nothing, 10 for what is usual."""
+    """Return the colour of a rate: 0 for nothing, 10 for the usual rate."""
     full = usual.get(row.inside, 0.0)
     share = row.GBps / full if full and math.isfinite(row.GBps) else 0.0
     return round(_SHADES * min(1.0, max(share, 0.0)))
 
 
 def _hover(row: PairRow | None, cleared: frozenset[str]) -> str:
-    """Return the text of a cell, also why a slow one is not held against an end."""
+    """Return the text of a cell, including why a slow one is not held against an end."""
     if row is None:
         return "not measured"
     fine = [end for end in (row.src_end, row.dst_end) if _was_cleared(end, cleared)]
@@ -202,19 +202,19 @@ _END = re.compile(r"(.*?)(?: rail (\d{1,6}))?(?: \(.*\))?", re.DOTALL)
 
 
 def _end(text: str) -> tuple[str, int]:
-    """Return node and rail of an end: ``n3 rail 1 (mlx5_1)``. The first rail is not written."""
+    """Parse node and rail of an end: ``n3 rail 1 (mlx5_1)``. The first rail is not written."""
     match = _END.fullmatch(text)
     return (match[1], int(match[2] or 0)) if match else (text, 0)
 
 
 def _is_of(end: str, blamed: Blamed) -> bool:
-    """Return whether `end` is one of those that are blamed."""
+    """Return whether `end` belongs to the blamed part."""
     node, rail = _end(end)
     return (not blamed.nodes or node in blamed.nodes) and blamed.rail in (None, rail)
 
 
 class Frame(Struct, frozen=True):
-    """A rectangle around cells, counted from the upper left; `kind` is confirmed or suspected."""
+    """A rectangle around cells, in cells from the upper left; `kind` is confirmed or suspected."""
 
     x: int
     y: int
@@ -244,7 +244,7 @@ def _framed(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, kind: st
 
 
 def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, dst: int) -> bool:
-    """Return whether the cell is on the blamed way of a pair; `out` and `into` name it from its first node."""
+    """Return whether the cell is in the blamed direction of a pair, seen from its first node."""
     first = [ends[shown[n]].partition(" (")[0].partition(" rail ")[0] == blamed.nodes[0] for n in (src, dst)]
     wanted = {"out": first[0], "into": first[1], "both": True}
     return first[0] != first[1] and wanted[blamed.direction]

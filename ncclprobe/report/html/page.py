@@ -1,4 +1,4 @@
-"""The page put together: the template is given data that is cut to what a browser and a reader bear."""
+"""Assemble the page: the template gets data that is cut to what a browser and a reader can handle."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ from ncclprobe.report.pairs import words
 
 HERE = Path(__file__).resolve().parent
 MOST_ROWS = 400
-"""Rows of the table of checks that stand in the page; the filter has more."""
+"""Rows of the table of checks that are in the page itself; the filter has more."""
 MOST_FILTERED = 20_000
 MOST_BLIND = 30
 MOST_MEASURED = 500
@@ -34,20 +34,20 @@ _LONGEST_HEADLINE = 240
 
 
 def page(report: Report) -> str:
-    """Return `report` as HTML."""
+    """Render `report` as HTML."""
     found, cards = rows(report), findings.cards(report)
     data = _about(report, found) | _found(report, found, cards) | _measured(report) | _nodes(report, found, cards)
     return filled("page.html.j2", "page.js", data)
 
 
 def expected(headline: str, notes: Sequence[str], rows: Sequence[Measurement]) -> str:
-    """Return the page of rows that were not measured: each is as fast as it should be."""
+    """Render the page of expected rows, which were not measured."""
     shown = {"headline": headline, "notes": notes, "rows": rows, "charts": charts.charts(rows)[0]}
     return filled("expected.html.j2", "page.js", shown)
 
 
 def filled(template: str, script: str, data: Mapping[str, Any]) -> str:
-    """Return the page that `template` makes of `data`, in the layout of all pages, with this script."""
+    """Render `template` with `data`, in the layout of all pages, with this script."""
     text = (HERE / script).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def filled(template: str, script: str, data: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return what templates are read with: everything is escaped."""
+    """Return the template environment, which escapes everything."""
     made = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -103,7 +103,7 @@ _NOTHING = {
 
 
 def _verdict(report: Report, found: Sequence[Row]) -> str:
-    """Return the run in one sentence, with how much of the fleet is concerned."""
+    """Describe the run in one sentence, with how much of the fleet is concerned."""
     unjudged = none_judged(report)
     if unjudged and report.status is Status.PASS:
         return ""  # the headline says it
@@ -117,7 +117,7 @@ def _verdict(report: Report, found: Sequence[Row]) -> str:
 
 
 def _nothing(report: Report) -> tuple[str, str]:
-    """Return heading and words if there is no finding: it is good news only if something was judged."""
+    """Return heading and text if there is no finding: good news only if something was judged."""
     said = _NOTHING.get(report.status.value, _VERDICTS["warn"])
     if report.status is Status.PASS and none_judged(report):
         words = _UNJUDGED if report.measurements else _UNKEPT
@@ -178,7 +178,7 @@ def _found(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]
 
 
 def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:
-    """Return the nodes called `names` by their places, as first and last of each run."""
+    """Return the positions of the nodes `names`, as first and last of each run."""
     told = sorted(places[name] for name in names if name in places)
     runs = (list(run) for _, run in groupby(enumerate(told), key=lambda pair: pair[1] - pair[0]))
     return [[run[0][1], run[-1][1]] for run in runs]
@@ -213,7 +213,7 @@ def _measured(report: Report) -> dict[str, Any]:
 
 
 def _said_of_pairs(report: Report) -> list[tuple[str, str]]:
-    """Return the results of the round-robin beside its findings, which have cards, and why ranks were set aside."""
+    """Return the results of the round-robin besides its findings, and why ranks were excluded."""
     if not report.localisation:
         return []
     found = any(verdict.id == "run.pairs" and verdict.findings for verdict in report.checks)

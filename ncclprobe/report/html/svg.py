@@ -1,6 +1,6 @@
-"""SVG by hand: axes whose steps are factors, shapes whose colours are classes of the page, and words on hover.
+"""Hand-written SVG: logarithmic axes, shapes whose colours are classes of the page, and tooltips.
 
-A picture needs no script, suits light, dark and paper, and is as large as what it shows.
+A picture needs no script, suits light, dark and paper, and is as large as its content.
 """
 
 import math
@@ -12,12 +12,12 @@ from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import printable
 
 WIDE, HIGH = 520, 250
-"""Units of a chart; the page scales it to the room there is."""
+"""Units of a chart; the page scales it to the available space."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 24, 10, 24
 
 
 class Axis(Struct, frozen=True):
-    """A logarithmic axis between two pixels. `ticks`: the place of a line, and its words."""
+    """A logarithmic axis between two pixels. `ticks`: position of a line, and its label."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Axis(Struct, frozen=True):
     ticks: tuple[tuple[float, str], ...]
 
     def at(self, value: float) -> float:
-        """Return the pixel of `value`, which is above zero; a value outside is drawn at the edge."""
+        """Return the pixel of `value` (positive); a value outside is drawn at the edge."""
         share = (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
 
@@ -37,7 +37,7 @@ def axes(
     x_ticks: Sequence[tuple[float, str]],
     words: Callable[[float], str] | None = None,
 ) -> tuple[Axis, Axis]:
-    """Return axes that have a place for all of `xs` and `ys`, finite and above zero. `words`: of a tick of `ys`."""
+    """Return axes that cover all of `xs` and `ys`, which are finite and positive. `words`: label of a tick of `ys`."""
     low, high = _room(xs)
     bottom, top = _room(ys)
     shown = tuple((value, words) for value, words in x_ticks if low <= value <= high)
@@ -47,7 +47,7 @@ def axes(
 
 
 def _room(values: Sequence[float]) -> tuple[float, float]:
-    """Return ends a little wider than `values`, and never closer than a factor of two."""
+    """Return limits a little wider than `values`, at least a factor of two apart."""
     low, high = (min(300.0, max(-300.0, math.log10(each))) for each in (min(values), max(values)))
     room = max(0.06 * (high - low), 0.04, (math.log10(2) - (high - low)) / 2)
     return 10 ** (low - room), 10 ** (high + room)
@@ -68,7 +68,7 @@ def _words(value: float) -> str:
 
 
 def drawing(width: float, height: float, kind: str, spoken: str, parts: Sequence[Markup]) -> Markup:
-    """Return a whole picture; `spoken` is the text for a screen reader."""
+    """Return a complete picture; `spoken` is the text for screen readers."""
     head = Markup('<svg class="{}" viewBox="0 0 {} {}" style="--w:{:.0f}px" role="img" aria-label="{}">')
     return (
         head.format(kind, _number(width), _number(height), width, printable(spoken))
@@ -78,7 +78,7 @@ def drawing(width: float, height: float, kind: str, spoken: str, parts: Sequence
 
 
 def grid(x: Axis, y: Axis) -> list[Markup]:
-    """Return lines across a chart with their words."""
+    """Return the grid lines of a chart with their labels."""
     parts = []
     for value, words in y.ticks:
         parts += [
@@ -111,7 +111,7 @@ def box(x: float, y: float, width: float, height: float, kind: str, hover: str =
 
 
 def mark(x: float, y: float, kind: str, hover: str) -> Markup:
-    """Return a point: a cross if it fails, a diamond if it warns or is not certain, otherwise a circle."""
+    """Return a point: a cross if it fails, a diamond if it warns or is uncertain, otherwise a circle."""
     around = Markup('<g class="point {}" transform="translate({} {})">').format(kind, _number(x), _number(y))
     shapes = {"fail": "M-5-5L5 5M-5 5L5-5", "warn": "M0-6L6 0L0 6L-6 0Z", "inconclusive": "M0-6L6 0L0 6L-6 0Z"}
     status = kind.partition(" ")[0]
@@ -121,13 +121,13 @@ def mark(x: float, y: float, kind: str, hover: str) -> Markup:
 
 
 def text(x: float, y: float, words: str, kind: str, hover: str = "") -> Markup:
-    """Return words at a place; `hover`: their meaning."""
+    """Return text at a position; `hover`: its tooltip."""
     shape = Markup('<text class="{}" x="{}" y="{}">{}{}</text>')
     return shape.format(kind, _number(x), _number(y), printable(words), _title(hover) if hover else "")
 
 
 def _title(hover: str) -> Markup:
-    """Return the tooltip, its lines kept apart."""
+    """Return the tooltip, with its line breaks."""
     return Markup("<title>{}</title>").format("\n".join(map(printable, hover.split("\n"))))
 
 

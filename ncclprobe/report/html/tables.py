@@ -1,4 +1,4 @@
-"""Tables: what was measured apart from collectives and pairs, the checks, versions and settings, and NCCL's choices."""
+"""Tables: other measurements than collectives and pairs, the checks, versions and settings, and NCCL's choices."""
 
 import re
 from collections import defaultdict
@@ -19,8 +19,10 @@ _LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "
 
 
 class _Table(Struct, frozen=True):
-    """A table with its headline. `heads`: the words of each column, and whether it holds numbers. `more`: rows that
-    only the JSON report has. `muted`: the part that all rows share.
+    """A table with its headline.
+
+    `heads`: the title of each column, and whether it holds numbers. `more`: rows that only the JSON report has.
+    `muted`: the part that all rows share.
     """
 
     title: str
@@ -53,7 +55,7 @@ _REMARK: traffic.Column = ("remark", lambda of: of[1].why or None)
 def _table(
     title: str, columns: Sequence[traffic.Column], rows: Sequence[Any], notes: tuple[str, ...] = (), muted: str = ""
 ) -> _Table:
-    """Return the table; a column is one of numbers if the first row has one there."""
+    """Return the table; a column is numeric if the first row has a number there."""
     shown = tuple(traffic.cells(columns, row) for row in rows[:MOST])
     heads = tuple((title, bool(shown) and shown[0][at][:1].isdigit()) for at, (title, _) in enumerate(columns))
     return _Table(title, heads, shown, notes, max(0, len(rows) - MOST), muted)
@@ -74,7 +76,7 @@ _MOST_WHY = 300
 
 
 def _rails(report: Report) -> _Table:
-    """Return the rails, first those that findings name; the choices that all share are above, once."""
+    """Return the rails, those that findings name first; choices that all share are shown once above."""
     every = ends(report.rails)
     findings = [each for each in report.checks if each.id.startswith("rail.")]
     said = {id(end): [f for v in findings for f in v.findings if _names(f, end)] for end in every}
@@ -89,13 +91,13 @@ def _rails(report: Report) -> _Table:
 
 
 def _chosen(end: RailEnd) -> list[str]:
-    """Return what was chosen, without node and device: the rail's name has them."""
+    """Return the choices without node and device, which the rail's name has."""
     device = end.name.rpartition("(")[2].rstrip(")")
     return end.choices.removeprefix(f"{end.node} {device}").strip().split(", ")
 
 
 def _names(finding: Finding, end: RailEnd) -> bool:
-    """Return whether `finding` blames this rail: by its number, or its whole node. A pair's ends are not blamed."""
+    """Return whether `finding` blames this rail: by number, or its whole node. A pair's ends are not blamed."""
     subject = finding.subject
     if finding.severity is Severity.NOTE or end.node not in finding.nodes or "->" in subject or "<->" in subject:
         return False
@@ -104,7 +106,7 @@ def _names(finding: Finding, end: RailEnd) -> bool:
 
 
 def _state(end: RailEnd, said: Sequence[Finding]) -> str:
-    """Return the worst that findings say of a rail; without one, what became of most of its ways."""
+    """Return the worst status in findings on a rail; without any, the state of most of its ways."""
     if any(each.severity is Severity.FAIL for each in said):
         return "fail"
     own = {"ok": "pass", "untried": "unknown"}.get(end.state, "fail")
@@ -112,10 +114,10 @@ def _state(end: RailEnd, said: Sequence[Finding]) -> str:
 
 
 def _wrong(end: RailEnd, said: Sequence[Finding]) -> str:
-    return "; ".join([*dict.fromkeys(each.message for each in said), *_whys(end)])[:_MOST_WHY]
+    return "; ".join([*dict.fromkeys(each.message for each in said), *_failure_reasons(end)])[:_MOST_WHY]
 
 
-def _whys(end: RailEnd) -> Iterator[str]:
+def _failure_reasons(end: RailEnd) -> Iterator[str]:
     """Yield why ways of this rail are not ok, each reason once, with the partners."""
     partners: dict[str, dict[str, None]] = {}
     for way in end.bad:
@@ -136,11 +138,11 @@ def fingerprint(report: Report) -> list[tuple[str, str]]:
 
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
-"""Kinds of row, the loudest first: things that were not looked at precede those that only cost speed."""
+"""Kinds of row, worst first: unexamined things precede those that only cost speed."""
 
 
 class Row(Struct, frozen=True):
-    """One line of the table. `nodes`: the nodes with the finding; empty, of the run as a whole.
+    """One line of the table. `nodes`: the nodes with the finding; empty: the run as a whole.
 
     `kind` is one of ORDER; `required`: the run is inconclusive without it.
     """
@@ -159,12 +161,12 @@ class Row(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Return what the row's card knows it by."""
+        """Return the key of the row's card."""
         return self.kind, self.id, self.subject, self.message
 
 
 def rows(report: Report) -> list[Row]:
-    """Return all rows, the loudest first, and of these what is on most nodes first."""
+    """Return all rows, worst first, then by number of nodes."""
     where_found: dict[Row, list[str]] = defaultdict(list)
     for verdict in report.checks:
         for row, names in _said(verdict):
@@ -174,7 +176,7 @@ def rows(report: Report) -> list[Row]:
 
 
 def where(row: Row, everywhere: int) -> str:
-    """Return the nodes of `row` in words; `everywhere` is how many nodes the report has."""
+    """Describe the nodes of `row`; `everywhere` is the report's number of nodes."""
     if not row.nodes:
         return "whole run"
     if everywhere > 1 and len(row.nodes) == everywhere:
@@ -218,7 +220,7 @@ def _found(verdict: Verdict, finding: Finding) -> Row:
 
 
 def device(subject: str) -> tuple[str, ...]:
-    """Return the devices that a finding's subject names: ``mlx5_0:1`` is a port of mlx5_0."""
+    """Return the devices in a finding's subject: ``mlx5_0:1`` is a port of mlx5_0."""
     return tuple(part.partition(":")[0] for part in re.split(r",|\s+and\s+|\s+", subject) if part)
 
 
@@ -235,7 +237,7 @@ class _Value(Struct, frozen=True):
 
 
 class _Name(Struct, frozen=True):
-    """A version or setting, with its values from the most frequent on. More than one: the nodes differ."""
+    """A version or setting, with its values, most frequent first. More than one: the nodes differ."""
 
     name: str
     values: tuple[_Value, ...]
@@ -243,7 +245,7 @@ class _Name(Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """Return whether nodes differ that could be equal; a rank is each process's own."""
+        """Return whether nodes differ that should be equal; a rank is each process's own."""
         return len(self.values) > 1 and not self.name.endswith(_OWN)
 
 
@@ -252,12 +254,12 @@ _UNSET = "not set"
 
 
 def versions(environment: Mapping[str, NodeEnvironment]) -> list[_Name]:
-    """Each version by name; what differs first."""
+    """Return the versions by name; differing ones first."""
     return _differing({node: _texts(each.versions) for node, each in environment.items()}, "unknown")
 
 
 def settings(environment: Mapping[str, NodeEnvironment]) -> list[_Name]:
-    """Each variable with its value and its origin; differing ones first. A node may lack it."""
+    """Return each variable with value and origin; differing ones first. A node may lack it."""
     return _differing(
         {
             node: {s.name: f"{'(not recorded)' if s.value is None else s.value}  [{s.origin}]" for s in each.settings}
@@ -292,8 +294,9 @@ MOST_KINDS = 4
 
 
 def equal_choices(report: Report) -> tuple[list[tuple[str, str, list[tuple[str, str]]]], int]:
-    """Return nodes that choose alike, the most frequent first, with their NCCL and the parts of the choice; and of how
-    many nodes nothing is shown.
+    """Return groups of nodes with equal choices, most frequent first, with their NCCL and the parts of the choice.
+
+    Also return the number of nodes left out.
     """
     groups = grouped((made, node) for node, made in report.choices.items())
     ranked = sorted(groups.items(), key=lambda each: -len(each[1]))

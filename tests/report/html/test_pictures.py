@@ -36,7 +36,7 @@ def test_a_frame_is_around_what_the_blamed_sender_sends_and_around_the_suspected
     report = made.pairs()
     ends = matrix._ends(report.pairs)
     assert report.localisation
-    blamed = matrix._blamed(report.localisation)
+    blamed = matrix._culprits_and_suspects(report.localisation)
     frames = list(matrix._frames(list(ends), ends, blamed, report.localisation.culprits))
     assert frames == [matrix.Frame(0, 3, 8, 1, "confirmed"), matrix.Frame(1, 5, 1, 1, "suspected")]
 
