@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write what tests keep: the findings of captured machines, the values of bad cases with the edges
-of their numbers, and the values of whole commands and functions.
+of their numbers, the values of whole commands and functions, and the signs of causes that ncclprobe ships.
 
-    .venv/bin/python scripts/golden.py [captures | cases | edges | FILE of tests/data/command_values …]
+    .venv/bin/python scripts/golden.py [captures | cases | signs | edges | FILE of tests/data/command_values …]
 
 Without a name: all of it. Read the difference before committing: is each line true, and of help?
 """
@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from child import fail
 from zoo import findings
 
+from ncclprobe.engine.diagnose import LEFT, every_check
 from tests import command_values
 from tests.checks.cases import VALUES, case_values, checks
 from tests.checks.edges import EDGES, edges
@@ -28,6 +29,7 @@ def main() -> int:
     parts: dict[str, Callable[[], None]] = {
         "captures": write_captures,
         "cases": lambda: write_lines(VALUES, case_values(checks())),
+        "signs": lambda: write_lines(SIGNS, signs()),
         "edges": lambda: write_lines(EDGES, edges(checks())),
         **{name: partial(write_values, name) for name in command_values.FILES},
     }
@@ -36,6 +38,15 @@ def main() -> int:
             fail(f"{name} is none of {', '.join(parts)}")
         parts[name]()
     return 0
+
+
+SIGNS = ROOT / "ncclprobe" / "logs" / "signs.txt"
+"""One of these stands in each line that a check on logs may examine; texts without any need no such check."""
+
+
+def signs() -> list[str]:
+    """Return the signs of all checks on the logs of a job."""
+    return sorted({sign for check in every_check(LEFT) if check.cause for sign in check.cause.signs})
 
 
 def write_captures() -> None:

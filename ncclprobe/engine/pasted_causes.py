@@ -1,8 +1,10 @@
 """Causes that `explain` finds in texts that people pasted for `doctor`: an Xid, a failed unit, an unscheduled pod."""
 
 import json
+import pkgutil
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ncclprobe.facts.machine import NamedMachine
@@ -33,25 +35,43 @@ NOTHING_SAID = SaidInTexts()
 
 def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
     """Return the certain causes in the lines of texts, as verdicts on the first of the `pasted` machines."""
-    from ncclprobe.engine.diagnose import LEFT, Judging, ask
-    from ncclprobe.engine.explain import explain  # and what reads the logs of jobs
-    from ncclprobe.host import job_files
-    from ncclprobe.model.errors import UsageError
-
-    def no_report(path: str) -> Report:
-        raise UsageError(f"{path}: not a text")
-
     node, log = pasted[0].node, any(LOG in each.answers for each in pasted)
-    try:
-        report = explain(ask(Judging(), ("doctor",), Job(), LEFT), job_files.named(list(paths)), no_report)
-    except UsageError:  # no line is known
-        report = None
+    report = _explained(paths) if log or any(map(_has_sign, paths)) else None
     known = [each for each in report.causes if each.confidence == "named"] if report else []
     named = [each for each in known if each.severity in _STATUS and each.evidence]
     named = [each for each in named if not each.id.startswith(_UNEXPLAINED) and not _is_command(each.evidence[0].text)]
     told = tuple(_verdict(cause, node) for cause in named) or (_mark_unexplained(report, node),) * log
     told += tuple(_losses(each) for each in pasted if DROPPED in each.answers)
     return SaidInTexts((*told, *(_redirects(each) for each in pasted if REDIRECTS in each.answers)))
+
+
+def _explained(paths: Sequence[str]) -> Report | None:
+    """Return what `explain` says of texts; None: it knows no line."""
+    from ncclprobe.engine.diagnose import LEFT, Judging, ask
+    from ncclprobe.engine.explain import explain  # and what reads the logs of jobs, which takes as long as the doctor
+    from ncclprobe.host import job_files
+    from ncclprobe.model.errors import UsageError
+
+    def no_report(path: str) -> Report:
+        raise UsageError(f"{path}: not a text")
+
+    try:
+        return explain(ask(Judging(), ("doctor",), Job(), LEFT), job_files.named(list(paths)), no_report)
+    except UsageError:
+        return None
+
+
+def _has_sign(path: str) -> bool:
+    """Return whether a text may hold a line that `explain` knows: one of the signs of its checks, or wrapped ones."""
+    with Path(path).open("rb") as file:
+        data = file.read(_LONG)
+    signs = (pkgutil.get_data("ncclprobe.logs", "signs.txt") or b"").splitlines()
+    joined = b" ".join(data.split())
+    return len(data) == _LONG or b"\0" in data or b"\x1b" in data or any(s in data or s in joined for s in signs)
+
+
+_LONG = 1 << 16
+"""A text of this many bytes is not searched for signs, but explained."""
 
 
 def _is_command(text: str) -> bool:

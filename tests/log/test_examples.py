@@ -1,13 +1,15 @@
 """Every cause on its own examples and cases, and on all others': it names itself, and nothing else names it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclprobe.checks import log as rules
 from ncclprobe.checks.log import Examples
+from ncclprobe.engine import pasted_causes
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.logs import messages
@@ -18,7 +20,7 @@ from ncclprobe.logs.reader import Reader
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Job, Snapshot
 from tests.checks.cases import with_cases
 from tests.each_row import each_row, some
 
@@ -126,3 +128,23 @@ def test_every_code_is_of_the_list_and_every_code_of_the_list_has_a_check() -> N
 
 def test_a_line_that_says_nothing_is_no_cause() -> None:
     assert explained(whole({"rank0": "loss 3.1\n"})) == ()
+
+
+def test_texts_without_a_sign_that_is_shipped_are_not_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs = {sign for check in every_check(LEFT) if check.cause for sign in check.cause.signs}
+    shipped = Path(rules.__file__).parents[2] / "logs" / "signs.txt"
+    assert shipped.read_text(encoding="utf-8").splitlines() == sorted(signs), "run scripts/golden.py signs"
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(pasted_causes, "_explained", asked.append)
+    for name, text, looked in (
+        ("plain", "NCCL_IB_HCA=mlx5_0\n$ ulimit -n\n1024\n", False),
+        ("sign", "NCCL_DEBUG=INFO\nwe see: unhandled\nsystem error\n", True),
+        ("coloured", "NCCL_IB_HCA=mlx5_0 \x1b[31m\n", True),
+        ("long", "NCCL_IB_HCA=mlx5_0\n" * 4096, True),
+    ):
+        (tmp_path / name).write_text(text)
+        asked.clear()
+        pasted_causes.said_in([str(tmp_path / name)], [Snapshot("n", {})])
+        assert bool(asked) == looked, name
