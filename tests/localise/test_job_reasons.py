@@ -173,6 +173,12 @@ def test_of_the_workers_of_a_pool_the_one_in_the_program_is_named() -> None:
     found = looked(states, stacks=stacks, of_children={60: idle, 61: tokenize}).classes[0]
     assert "its process 61 (python) sleeps (nanosleep), data.py:7 in tokenize" in found.doing
     assert ("process 60" in found.doing, found.reason) == (False, "sleep")
+    filler, other = (replace(workers[1], pid=pid, pipes=(f"pipe:[{pipe}]",)) for pid, pipe in ((61, 5), (60, 6)))
+    gets = replace(IDLE, call="read", file="pipe:[5]", children=(other, filler))
+    of_queue = (FlightFrame("get", f"{PYTHON}/multiprocessing/queues.py", 4), OWN)
+    states, stacks = states | {1: (gets, later(gets, still_s=40.0))}, stacks | {1: (of_queue,) * 2}
+    found = looked(states, stacks=stacks, of_children=dict.fromkeys((60, 61), tokenize)).classes[0]
+    assert ("process 60" in found.doing, "process 61" in found.doing) == (False, True)
 
 
 def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:
@@ -269,6 +275,12 @@ def test_ranks_in_one_call_with_different_arguments_are_all_in_it_and_none_is_bl
         return
     same = {rank: (in_call(name, values[0] | {"rank": str(rank)}),) * 2 for rank in stacks}
     assert "different" not in looked(dict.fromkeys(same, (IDLE, later(IDLE, still_s=20.0))), stacks=same).answer.message
+
+
+def test_the_one_rank_with_another_argument_than_most_is_named() -> None:
+    stacks = {rank: (in_call("broadcast", {"src": str(rank == 2)}),) * 2 for rank in range(3)}
+    found = looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks)
+    assert classes(found) == {"desync": (2,), "waiting": (0, 1)}
 
 
 def test_advice_about_one_call_is_given_only_if_all_ranks_are_in_it() -> None:

@@ -271,8 +271,9 @@ def _describe_suspects(rank: RankView, at: LiveRank) -> Doing:
     reason = of_stack(rank.stack)
     held_up = [child for child in suspects(at) if child.state != "Z" or reason in ("", *OF_PROCESSES)]
     found = [child for child in held_up if child.state in ASLEEP]
-    if not found and reason in FOR_PROCESSES:  # with a timeout, no call names it
-        found = [child for child in at.children if _in_program(rank.of_children.get(child.pid, ()))][:2]
+    if not found and reason in OF_PROCESSES:  # with a timeout, no call names it
+        able = [child for child in at.children if reason in FOR_PROCESSES or at.file in child.pipes]
+        found = [child for child in able if _in_program(rank.of_children.get(child.pid, ()))][:2]
     held = [
         (_child(child, at, own), _frame(own))
         for child in found or held_up or (at.children[:1] if reason in FOR_PROCESSES else ())

@@ -179,12 +179,14 @@ def _stalled_by_arguments(job: LookedAt, call: Stalled) -> Stalled:
     if not found:
         return call
     by_text = grouped((text, rank) for rank, text in sorted(found.items()))
+    most = max(by_text.values(), key=len)
+    odd = {*found} - ({*most} if len(found) < 2 * len(most) < 2 * len(found) else set())
     texts = "; ".join(f"{named(ranks)} {text}" for text, ranks in by_text.items())
     line = call_of(next(iter(inside.values()))).partition(" ")[2]
     return replace(
         call,
-        waiting=tuple(sorted({*call.waiting} - {*found})),
-        missing=tuple(sorted(found)),
+        waiting=tuple(sorted({*call.waiting} - odd)),
+        missing=tuple(sorted(odd)),
         apart=f"all {len(inside)} ranks are in {name} {line} with different arguments: {texts}",
         reason=of_call(name),
     )
