@@ -320,7 +320,7 @@ _LOG_IN = (
 )
 _GONE_ALREADY = ": No such process"
 """A host that had to end work that another host's failure had made futile."""
-_NO_REASON = "does not say why"
+_NO_REASON = "gives no reason"
 _DO_NOT_KNOW = (_NO_REASON, "has ended, or its host", *_OF_SSH)
 """Meanings of lines that report that a process is gone, and not how."""
 _OF_THE_JOB = {"rank-crashed", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
