@@ -2,6 +2,7 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.model.values import replace
@@ -35,6 +36,10 @@ def test_stacks_in_different_calls_wait_for_each_other_where_all_are_in_one() ->
     assert classes(found) == {"desync": (1,), "waiting": (0, 2)}
     assert "rank 1 in all_gather (train.py:50)" in found.answer.message
     assert looked(states, stacks=stacks, world=6).answer.word == "CANNOT TELL"
+    ends = Connection(100, "127.0.0.1:5", "127.0.0.1:9"), Connection(101, "127.0.0.1:9", "127.0.0.1:5")
+    sent = replace(ends[0], acknowledged_bytes=1 << 20), ends[1]
+    for after, word in ((ends, "STUCK"), (sent, "CANNOT TELL")):  # rank 1 may still get what rank 0 has sent before
+        assert looked(states, stacks=stacks, wires=(ends, after)).answer.word == word
 
 
 def test_ranks_that_receive_are_missing_in_the_collective_of_fewer() -> None:

@@ -37,6 +37,7 @@ from ncclprobe.logs.job.arguments import arguments, of_peer
 from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered, misnumbered
 from ncclprobe.logs.job.calls import (
     INIT,
+    MOVES_BYTES,
     OF_MODEL,
     OWN_RECEIVE,
     WAIT,
@@ -65,9 +66,8 @@ _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 180.0}
 _INSIDE_LEAST_S, _INSIDE_NO_GPU_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 15.0, 60.0, 10.0
 """The same for a call that all ranks have entered, without GPUs whose kernels it may wait for, for ranks outside any
 call, and for how long these may be idle."""
-_SILENT_LEAST_S, _MOVES_BYTES = 9.0, 64 << 10
-"""The same of such a call if nothing arrives over a connection; and what passes over one between the looks of a call
-that is slow."""
+_SILENT_LEAST_S = 9.0
+"""The same of such a call if nothing arrives over a connection."""
 _OF_USUAL, _OF_LONGEST = 3.0, 5.0
 _MOST_EVIDENCE = 6
 _HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside", "not arrived")
@@ -245,7 +245,7 @@ def _classify_inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassNa
         return "waiting", Doing(f"{text}, for {named(held)}")
     if held:
         return "stuck inside", Doing(f"{text}; {ill.get(number) or silent[0]}", "links")
-    sends = [wire for wire in job.wires if wire.peer in call.waiting and wire.sent_bytes >= _MOVES_BYTES]
+    sends = [wire for wire in job.wires if wire.peer in call.waiting and wire.sent_bytes >= MOVES_BYTES]
     if not sends:
         on_gpus = given != {"given"} and any(rank.gpu for rank in job.ranks.values())
         usual = "awaited-operation" if function(call.where) == WAIT else "links" if on_gpus else "groups"

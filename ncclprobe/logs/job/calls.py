@@ -33,6 +33,8 @@ from ncclprobe.model.values import Struct, field, grouped, replace
 _MOST_GAPS = 200
 _UNKNOWN_USUAL_S = 3.0
 """The time that passes between two calls of a job for which only stacks are known."""
+MOVES_BYTES = 64 << 10
+"""What passes over a connection between the looks of a call that is slow, and not stuck."""
 INIT = "init_process_group"
 OWN_RECEIVE = "a receive over the program's own connection"
 WAIT = "Work.wait"
@@ -332,6 +334,7 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
     """
     inside = {number: call for number, rank in job.ranks.items() if (call := call_of(rank))}
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
+    passes = any(each.sent_bytes >= MOVES_BYTES for each in job.wires if {each.rank, each.peer} <= inside.keys())
     if not inside or not all(map(_rests, map(job.ranks.__getitem__, inside))):
         return
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
@@ -348,7 +351,7 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
         yield replace(made, waiting=rest, missing=circle, apart=f"{_IN_CIRCLE}: {each}", reason="p2p-circle")
     elif others:
         yield replace(made, waiting=tuple(sorted(inside)))
-    elif len(inside) >= job.world:
+    elif len(inside) >= job.world and not (passes and len(ranks) > 1):  # else what was sent before still arrives
         yield from _with_all_inside(job, made, inside, ranks, bool(timed))
 
 
