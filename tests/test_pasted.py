@@ -479,7 +479,7 @@ SAYS = {
     ),
     "an interface that is down for NCCL": (
         f"$ ip -br addr\n{ADDRESSES}eth7 DOWN 10.1.0.1/16\n$ cat r.sh\nexport NCCL_SOCKET_IFNAME=eth7\n",
-        "FAIL env.ifname NCCL_SOCKET_IFNAME 'eth7' matches no interface; pasted has eth0",
+        "FAIL env.ifname NCCL_SOCKET_IFNAME 'eth7' is down or has no address; pasted has eth0",
     ),
     "two hosts of pdsh": (
         "".join(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.facts.machine import NamedMachine
-from ncclprobe.host import DROPPED, LOG, REDIRECTS
+from ncclprobe.host import DROPPED, FAULTS, LOG, REDIRECTS
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.report import Report
@@ -42,6 +42,7 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
     named = [each for each in named if not each.id.startswith(_UNEXPLAINED) and not _is_command(each.evidence[0].text)]
     told = tuple(_verdict(cause, node) for cause in named) or (_mark_unexplained(report, node),) * log
     told += tuple(_losses(each) for each in pasted if DROPPED in each.answers)
+    told += tuple(_stated(fault, each.node) for each in pasted for fault in _faults(each))
     return SaidInTexts((*told, *(_redirects(each) for each in pasted if REDIRECTS in each.answers)))
 
 
@@ -72,6 +73,36 @@ def _has_sign(path: str) -> bool:
 
 _LONG = 1 << 16
 """A text of this many bytes is not searched for signs, but explained."""
+
+
+class Fault(Struct, frozen=True):
+    """What a text states, as a finding of the check `id`; `severity` is fail, warn, unknown or pass."""
+
+    id: str
+    subject: str
+    message: str
+    remedy: str
+    severity: str
+
+
+def _faults(machine: Snapshot) -> tuple[Fault, ...]:
+    import msgspec
+
+    return msgspec.json.decode(str(machine.answers.get(FAULTS, "[]")), type=tuple[Fault, ...])
+
+
+def _stated(fault: Fault, node: str) -> Verdict:
+    """Return the verdict on a fault that a text states."""
+    if fault.severity == "pass":
+        return Verdict(fault.id, node, Status.PASS, fault.message)
+    if fault.severity == "unknown":
+        why = f"{fault.subject} {fault.message}"
+        return Verdict(fault.id, node, Status.UNKNOWN, "Every plugin that is named is there.", why, required=True)
+    severity = Severity.FAIL if fault.severity == "fail" else Severity.WARN
+    evidence = (Evidence("the pasted text"),)
+    found = Finding(severity, fault.subject, fault.message, blame="node", evidence=evidence, remedy=fault.remedy)
+    title = f"{fault.subject}: {fault.message}"
+    return Verdict(fault.id, node, _STATUS[severity], title, findings=(found,))
 
 
 def _is_command(text: str) -> bool:

@@ -26,6 +26,8 @@ DROPPED: "Question" = (SAMPLE, "dropped")
 """The counters of a pasted ``ethtool -S`` that count dropped packets, by interface: :mod:`.pasted_ethtool`."""
 REDIRECTS: "Question" = (SAMPLE, "acs")
 """The bridges of a pasted ``lspci -vvv`` that redirect, and how many others there are: :mod:`.pasted_lspci`."""
+FAULTS: "Question" = (SAMPLE, "faults")
+"""What pasted texts state of faults: :mod:`.pasted_faults`."""
 
 
 class Host(Protocol):

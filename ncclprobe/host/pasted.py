@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.host import NAMED, Question
 from ncclprobe.host.pasted_ethtool import ethtool
+from ncclprobe.host.pasted_faults import faults
 from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
 from ncclprobe.host.pasted_job import described
 from ncclprobe.host.pasted_logs import log, unwrapped
@@ -64,6 +65,9 @@ def forms(text: str) -> dict[str, dict[str, Answers]]:
     for host, own in _lines_by_host(_bare(lines)).items():
         if answers := dict(_host_answers(own)):
             found[host] = answers | ({"description": dict(said)} if (said := described(own)) else {})
+        env = str(answers.get("settings", {}).get(_ENV, "{}"))
+        if stated := faults(own, json.loads(env)):
+            found.setdefault(host, {})["faults"] = dict(stated)
     return found
 
 

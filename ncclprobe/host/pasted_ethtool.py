@@ -25,22 +25,14 @@ def ethtool(lines: Sequence[str]) -> dict[Question, str | HostError]:
     found: dict[Question, str | HostError] = {}
     name = asked = ""
     lost: dict[str, dict[str, int]] = {}
-    stats: dict[str, dict[str, object]] = {}
     for line in map(str.strip, lines):
         if head := _HEAD.match(line):
             name = head[1]
         elif name and (speed := _SPEED.match(line)):
             found["read", f"{_NET}/{name}/speed"] = speed[1]
-        elif name and line.startswith("Link detected:"):
-            flags = "up,running" if line.endswith("yes") else "up"
-            stats[name] = {"isup": line.endswith("yes"), "duplex": 0, "speed": 0, "mtu": 1500, "flags": flags}
-            found["read", f"{_NET}/{name}/ifindex"] = str(len(stats))
         elif given := _ASKED.search(line):
             asked = given[1]
         elif (counter := _COUNTER.fullmatch(line)) and counter[1].startswith(("rx_", "tx_")):
             own = lost.setdefault(asked or "an interface", {})
             own |= {counter[1]: int(counter[2])} if _LOST.fullmatch(counter[1]) else {}
-    if stats:
-        found["psutil", "net_if_stats"] = json.dumps(stats)
-        found["psutil", "net_if_addrs"] = json.dumps({each: [] for each in stats})
     return found | ({DROPPED: json.dumps(lost)} if lost else {})

@@ -407,8 +407,8 @@ def _addresses(lines: Sequence[str]) -> Answers:
             shown[name][2].append(f"{words[1]}/{words[3]}" if masked else words[1])
         elif len(words) > 1 and words[1] in ("UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN", "DORMANT"):  # of -br
             brief = words[0].partition("@")[0]
-            shown[brief] = words[1] in ("UP", "UNKNOWN"), 65536 if brief == "lo" else 1500, words[2:]
-    if not shown:
+            shown[brief] = words[1] in ("UP", "UNKNOWN"), 0, words[2:]
+    if not any(_address(text) for _, _, own in shown.values() for text in own):  # of `ip link`: no address is shown
         return {}
     stats = {each: _stats(each, up, mtu) for each, (up, mtu, _) in shown.items()}
     addresses = {each: [row for text in own if (row := _address(text))] for each, (_, _, own) in shown.items()}
@@ -476,7 +476,7 @@ def _both(values: Sequence[int | None]) -> str:
 
 _IN_UNITS = {"": 1024, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OF_DF = re.compile(
-    r"\S{1,80}\s+(\d{1,15}(?:\.\d)?)([KMGT]?)\s+\S{1,16}\s+(\d{1,15}(?:\.\d)?)([KMGT]?)\s.{0,8}%\s/dev/shm"
+    r"\S{1,80}\s+(?:[a-z]\w{1,12}\s+)?(\d{1,15}(?:\.\d)?)([KMGT]?)\s+\S{1,16}\s+(\d{1,15}(?:\.\d)?)([KMGT]?)\s.{0,8}%\s/dev/shm"
 )
 
 

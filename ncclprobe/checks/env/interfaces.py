@@ -203,7 +203,9 @@ def ifname_match(
     instead = f"this node has {', '.join(usable) or 'no interface that is up and has an address'}"
     blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not found:
-        yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
+        down = isinstance(interfaces.by_name.get(wanted.removeprefix("=")), Interface)
+        why = "is down or has no address" if down else "matches no interface"
+        yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} {why}; {instead}", **blamed)
     elif all(interfaces.by_name[c.name].loopback for c in found):
         message = f"{wanted!r} selects only loopback; {instead}"
         if isinstance(launch, Launch) and launch.several_nodes:

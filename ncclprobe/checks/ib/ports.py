@@ -415,7 +415,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
     owners = {port.name: _interface(port, found) for port in rails}
     if rails and not any(owners.values()):
         raise Unlearned("the ports' interfaces are not visible here: they may be in another network namespace")
-    sizes = {name: _packet(owner.mtu) for name, owner in owners.items() if owner}
+    sizes = {name: _packet(owner.mtu) for name, owner in owners.items() if owner and owner.mtu}
     for each in rails:
         owner, size = owners[each.name], sizes.get(each.name, 0)
         if owner is None:

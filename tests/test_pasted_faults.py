@@ -1,0 +1,78 @@
+"""What a tool states of a fault in pasted text is reported under the check that asks for it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.test_pasted import doctor
+
+NET = 'export NCCL_NET="AWS Libfabric"\nexport NCCL_DEBUG=INFO\n'
+NONE = "$ {}\nls: cannot access '{}': No such file or directory\n"
+RATES = "".join(f"Settings for rdma{n}:\n\tSpeed: {{{n}}}00000Mb/s\n\tLink detected: yes\n" for n in range(3))
+COUNTERS = "GPU 0: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: Replay Errors: 0\n\t Link 1: CRC Errors: {}\n"
+PORT = "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tactive_mtu:\t{} (3)\n\t\t\tlink_layer:\tEthernet\n"
+MANAGER = "# {}\n$ systemctl is-active nvidia-persistenced nvidia-fabricmanager\nactive\n{}\nexport NCCL_DEBUG=INFO\n"
+SAYS = {
+    "a plugin's folder": (
+        NET + NONE.format("ls /opt/ofi", "/opt/aws-ofi-nccl/lib"),
+        "FAIL env.libraries NCCL_NET=AWS Libfabric asks for a plugin that is not there: /opt/aws-ofi-nccl/lib",
+    ),
+    "no plugin in a list": (
+        NET + "$ ldconfig -p | grep nccl\nlibnccl.so.2 => /lib/libnccl.so.2\n",
+        "`ldconfig -p | grep nccl` lists no plugin",
+    ),
+    "a tuner": (
+        NET.replace("NET=", "TUNER_PLUGIN=") + NONE.format("ls /x", "/usr/lib/libnccl-tuner.so"),
+        "WARN env.libraries NCCL_TUNER_PLUGIN=AWS Libfabric asks for a plugin",
+    ),
+    "an image": (
+        NET + "image: nvcr.io/nvidia/pytorch:24.10-py3\n",
+        "it is unknown if the image nvcr.io/nvidia/pytorch",
+    ),
+    "no EFA device": (
+        "$ fi_info -p efa\nfi_getinfo: -61 (No data available)\n$ env\nFI_PROVIDER=efa\nA=1\n",
+        "FAIL ib.state RDMA devices no RDMA device is visible here",
+    ),
+    "no IB device": ("# DGX H100\n$ ibv_devinfo\nNo IB devices found\n", "WARN ib.state RDMA devices"),
+    "a slow interface": (RATES.format(4, 4, 1), "WARN ib.rate rdma2 runs at 100 Gb/s, 2 of 3 others at 400 Gb/s"),
+    "an interface without link": (RATES.format(4, 4, 4).replace("yes", "no", 1), "WARN ib.state rdma0 has no link"),
+    "errors of a link": (COUNTERS.format(918273), "WARN nvl.links GPU0 link 1 counts 918273 errors"),
+    "small packets": (PORT.format(1024), "WARN ib.roce active_mtu RoCE packets have 1024 bytes"),
+    "the fabric manager": (MANAGER.format("DGX H100", "inactive"), "FAIL nvl.fabric nvidia-fabricmanager is inactive"),
+    "an interface that is down": (
+        "$ ip -br addr\neth0 UP 10.0.0.5/24\nib0 DOWN\n$ env\nNCCL_SOCKET_IFNAME=ib0\nA=1\n",
+        "FAIL env.ifname NCCL_SOCKET_IFNAME 'ib0' is down or has no address",
+    ),
+}
+SILENT = {
+    "a plugin in a list": NET + "$ ldconfig -p | grep nccl\nlibnccl-net.so => /opt/lib/libnccl-net.so\n",
+    "a plugin on the path": NET + "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib\n$ find / -name 'libnccl-net*'\n",
+    "an image with the plugin mounted": NET
+    + "docker run --gpus all --ipc=host -v /opt/amazon:/opt/amazon nvcr.io/nvidia/pytorch:1\n",
+    "a network of NCCL's own": "export NCCL_NET=IB\n$ ldconfig -p | grep nccl\nlibnccl.so.2\n",
+    "a machine without a fabric": "# 8x L40S\n$ ibv_devinfo\nNo IB devices found\nexport NCCL_DEBUG=INFO\n",
+    "GPUs without NVSwitch": MANAGER.format("8x L40S", "inactive"),
+    "a manager that runs": MANAGER.format("DGX H100", "active"),
+    "equal interfaces": RATES.format(4, 4, 4) + "$ env\nNCCL_SOCKET_IFNAME=rdma0\nNCCL_DEBUG=INFO\n",
+    "no errors": COUNTERS.format(3),
+    "large packets": PORT.format(4096),
+    "links without addresses": "4: eth2: <BROADCAST,UP,LOWER_UP> mtu 1500\nexport NCCL_SOCKET_IFNAME=eth2\n",
+}
+
+
+def test_a_fault_that_a_text_states_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = {}
+    for name, (text, must) in SAYS.items():
+        _, said = doctor(tmp_path, capsys, text)
+        if must not in said:
+            missing[name] = said[:500]
+    assert missing == {}
+
+
+def test_what_states_no_fault_is_not_objected_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loud = {
+        name: said[:500]
+        for name, text in SILENT.items()
+        if {"FAIL", "WARN", "NOTE", "UNKNOWN"} & {*(said := doctor(tmp_path, capsys, text)[1]).split()}
+    }
+    assert loud == {}
