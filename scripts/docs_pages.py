@@ -39,7 +39,7 @@ _OWNERS = {
     "cuda": "CUDA",
     "slurm": "Slurm",
     "mpi": "MPI",
-    "none": "Names that nothing reads",
+    "none": "Names that no library reads",
 }
 _HELP_COLUMNS = "92"
 _SECTIONS = {"why": "Why it matters", "fix": "What to do", "passes": "What passes"}
@@ -130,7 +130,7 @@ def outcome_table() -> str:
             options = (f"{int(code)} with `{option}`" for option, code in outcome.under.items())
             found.setdefault((outcome.words, ", ".join((str(int(outcome.code)), *options))), {})[f"`{command}`"] = None
     every = [_row(words, codes, ", ".join(names)) for (words, codes), names in found.items()]
-    return "\n".join([*_head("what was found", "exit code", "of"), *every])
+    return "\n".join([*_head("what was found", "exit code", "commands"), *every])
 
 
 def _check_index(checks: Mapping[str, Sequence[Check]]) -> str:
@@ -269,7 +269,7 @@ def _schema_page(schema: Mapping[str, Any]) -> str:
     lines = [
         "# Fields of the JSON report",
         "",
-        "Made of the JSON Schema that is in the package, which `ncclprobe report --schema` prints.",
+        "This page is generated from the JSON Schema, which `ncclprobe report --schema` prints.",
     ]
     for name in [*first, *sorted(types.keys() - first)]:
         lines += ["", f"## {name}", "", *_schema_type(types[name])]

@@ -73,7 +73,7 @@ def test_a_variable_without_a_description_says_so() -> None:
             ["values:   VERSION, WARN, INFO, ABORT, TRACE, in any case", "releases: since 2.3.5 or before"],
         ),
         ("NCCL_CROSS_NIC", ["values:   a whole number, 0 to 2"]),
-        ("CUDA_VISIBLE_DEVICES", ["releases: since when is not known"]),
+        ("CUDA_VISIBLE_DEVICES", ["releases: since an unknown release"]),
         ("NCCL_NET_GDR_C2C", ["releases: since 2.26.2", "values:   0 or 1"]),
         ("NCCL_MNNVL", ["releases: since 2.20.3, until 2.21.0, which ignores it", "instead:  NCCL_MNNVL_ENABLE"]),
         ("NCCL_TIMEOUT", ["read by:  nothing", "releases: none"]),

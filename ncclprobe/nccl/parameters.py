@@ -207,7 +207,7 @@ _READERS = {
     "nccl-contrib": "code in NCCL's contrib folder",
 }
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "size": "a number of bytes, without a suffix", "list": "a list",
-          "path": "a path", "string": "a text", "enum": "one of a few words"}  # fmt: skip
+          "path": "a path", "string": "text", "enum": "one of a few words"}  # fmt: skip
 _SCOPES = {"job": "must be equal on all ranks", "rank": "may differ between ranks"}
 
 
@@ -269,7 +269,7 @@ def _releases(parameter: Parameter) -> str:
     """
     if parameter.owner == "none":
         return "none"
-    unsaid = "since 2.3.5 or before" if parameter.owner == "nccl" else "since when is not known"
+    unsaid = "since 2.3.5 or before" if parameter.owner == "nccl" else "since an unknown release"
     since = f"since {_written(parameter.since)}" if parameter.since else unsaid
     return f"{since}, until {_written(parameter.gone)}, which ignores it" if parameter.gone else since
 
