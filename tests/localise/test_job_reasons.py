@@ -283,6 +283,14 @@ def test_the_one_rank_with_another_argument_than_most_is_named() -> None:
     assert classes(found) == {"desync": (2,), "waiting": (0, 1)}
 
 
+def test_other_arguments_of_some_ranks_are_told_if_others_are_in_a_further_call() -> None:
+    calls = [("gather", {"dst": "0"}), ("gather", {"dst": "1"}), ("barrier", {})]
+    stacks = {rank: (in_call(*call),) * 2 for rank, call in enumerate(calls)}
+    found = looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks)
+    assert "ranks gave gather different arguments (rank 0 dst=0, rank 1 dst=1)" in found.answer.message
+    assert (classes(found)["desync"], found.classes[0].reason) == ((0, 1), "in-gather")
+
+
 def test_advice_about_one_call_is_given_only_if_all_ranks_are_in_it() -> None:
     stacks = {0: (in_call("broadcast", {"src": "0"}),) * 2, 1: (in_call("all_reduce", {}),) * 2}
     (finding,) = apart.run(looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks))

@@ -54,7 +54,7 @@ from ncclprobe.logs.job.calls import (
     stalled,
 )
 from ncclprobe.logs.job.gpus import gpus_of
-from ncclprobe.logs.job.reasons import OTHER_GROUPS, Doing, of_call
+from ncclprobe.logs.job.reasons import OTHER_GROUPS, POLLS, Doing, of_call, of_stack
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
@@ -283,7 +283,7 @@ def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[S
         return "waiting", Doing(f"launched nothing between the looks, and {named(held)} does not go on")
     if number in job.moved or what == "busy" or _called(job, number) or _met(job, number):
         return "working", Doing("is at work")
-    if waits_for_key(rank) and "busy" in job.activities.values():
+    if (waits_for_key(rank) or of_stack(rank.stack).startswith(POLLS)) and "busy" in job.activities.values():
         return "slow, not stuck", text
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:

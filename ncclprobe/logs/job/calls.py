@@ -441,6 +441,10 @@ def _conflicting_ranks(
     for call, of in ranks.items():
         if mixed := _mixed_groups(job, call, of):
             yield tuple(of), mixed, "mixed-groups"
+        given = {each: arguments(job.ranks[each].stack) for each in of}
+        if len(ranks) > 1 and (found := differing(function(call), given)):
+            texts = ", ".join(f"rank {rank} {text}" for rank, text in found.items())
+            yield tuple(found), f"ranks gave {function(call)} different arguments ({texts})", of_call(function(call))
     if wrong := crossed(_peers(job, inside)):
         yield (wrong[0],), *wrong[1:]
 
