@@ -1,1 +1,1 @@
-"""What is measured: with torch (the modules here), or with the verbs library (``verbs/``), which never loads torch."""
+"""Measurements: with torch (the modules here), or with libibverbs (``verbs/``, which never loads torch)."""

@@ -1,10 +1,10 @@
-"""Measure arrival skew: which rank arrives late at a call, and how long the bytes take once all are there.
+"""Measure arrival skew: which rank is late at a call, and how long the transfer takes once all ranks are there.
 
-Ranks that call back to back all see the same time, whichever of them was slow. So in addition to the timed batches some
-rounds have a scheduled start: all leave a barrier, use the processor for WAIT_S as a job's host would, and call. A rank
-that gets no processor arrives late, and the others wait for it inside the call; the time that the last arrival spends
-inside is only the transfer. Clocks of several hosts are compared by the barrier's exits: their usual difference
-between two ranks is the offset of their clocks.
+Ranks that call back to back all measure the same time, whichever of them was slow. So some extra rounds have a
+scheduled start: all ranks leave a barrier, keep the processor busy for WAIT_S as a job's host would, and call. A rank
+that gets no processor arrives late, and the others wait for it inside the call; the last rank to arrive spends only
+the transfer inside. The barrier's exits align the clocks of different hosts: the usual difference between two ranks
+is their clock offset.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,16 @@ from ncclprobe.probes.collectives import Call
 
 WAIT_S = 4e-3
 LATE_S = 1e-3
-"""What counts as late: many times the jitter of leaving a barrier on one host or within a rack."""
+"""Threshold for a late arrival: many times the jitter of leaving a barrier within a host or a rack."""
 ROUNDS = 8
 _SHARE = 0.1  # of a row's budget, that the calls of all rounds may take
 _FEWEST = 3
 
 
 class Arrival(Struct, frozen=True):
-    """One round on one rank, by its own clock: when it left the barrier and when it called; seconds in the call."""
+    """One round on one rank, on its own clock: when it left the barrier, when it called, and the seconds
+    in the call.
+    """
 
     left_s: float
     came_s: float
@@ -33,13 +35,13 @@ class Arrival(Struct, frozen=True):
 
 
 def rounds(call_s: float, budget_s: float) -> int:
-    """Return how many rounds to make with calls of `call_s` seconds; none if lateness is small against a call."""
+    """Return the number of rounds for calls of `call_s` seconds; 0 if lateness would be small against a call."""
     affordable = int(_SHARE * budget_s / max(call_s, 1e-9))
     return min(ROUNDS, affordable) if affordable >= _FEWEST else 0
 
 
 def arrive(call: Call, clock: Clock) -> Arrival:
-    """Make one round. Its time inside is the device's own if it has a clock: NCCL's kernel waits there."""
+    """Make one round. The time inside is the device's own if it has a clock: NCCL's kernel waits there."""
     clock.barrier()
     left = clock.now()
     clock.busy_until(left + WAIT_S)
@@ -54,7 +56,7 @@ def arrive(call: Call, clock: Clock) -> Arrival:
 
 
 def skew(by_rank: Mapping[int, Sequence[Arrival]]) -> Skew | None:
-    """Reduce the rounds of all ranks; return None if there were none."""
+    """Reduce the rounds of all ranks; None if there were none."""
     all_arrivals = list(by_rank.values())
     if not all_arrivals or not all_arrivals[0]:
         return None
@@ -81,5 +83,5 @@ def skew(by_rank: Mapping[int, Sequence[Arrival]]) -> Skew | None:
 
 
 def _offset(rank: Sequence[Arrival], first: Sequence[Arrival]) -> float:
-    """Return how far a rank's clock is ahead of the first's."""
+    """Return how far one rank's clock is ahead of the first rank's, in seconds."""
     return median(arrival.left_s - other.left_s for arrival, other in zip(rank, first, strict=True))

@@ -1,10 +1,10 @@
-"""The memory for measurements: allocated once, cut into views, and refused if it does not fit.
+"""Buffers for measurements: allocated once, cut into views, refused if they do not fit.
 
-Its contents when data is verified, and the wrong elements: every element depends on the rank that sends it and on its
-position, so that a missing rank, a swapped share and a shifted one all show. Every value, and every
-partial reduction in whatever order, is exact in the data type, so that any difference is an error. Only the average of
-floating-point numbers has a tolerance, because NCCL multiplies by a rounded 1/n before it sums (hostToDevRedOp in nccl
-src/enqueue.cc): see _average_tolerance. None of this belongs inside a timed window.
+Also the contents for verification, and the count of wrong elements. Every element depends on its sender and its
+position, so that a missing rank, swapped shares and a shifted share all show. Every value and every partial reduction,
+in any order, is exact in the data type, so any difference is an error. Only the average of floating-point numbers has
+a tolerance, because NCCL multiplies by a rounded 1/n before it sums (hostToDevRedOp in nccl src/enqueue.cc): see
+_average_tolerance. None of this belongs inside a timed window.
 """
 
 import math
@@ -22,15 +22,14 @@ from ncclprobe.probes.collectives import Slice
 
 _HELD = ("reserved_bytes", "active_bytes", "inactive_split_bytes")
 _NCCLS_OWN_BYTES = 2 << 30
-"""Bytes of channels, peers and algorithms, which all connect at their first use."""
+"""Memory for NCCL's channels, peers and algorithms, which it allocates at first use."""
 _VIEW_ALIGNMENT = 512
-"""What torch's CUDA allocator aligns to: a slot is like a buffer of its own."""
+"""Alignment of torch's CUDA allocator: every slot is aligned like a buffer of its own."""
 
 
 class Buffers(Struct, frozen=True):
-    """One buffer to send from and one to receive in, both `footprint_bytes` long and of one data type.
-
-    In place, only the second is used.
+    """A send and a receive buffer, both `footprint_bytes` long and of one data type. In place, only the
+    second is used.
     """
 
     send: torch.Tensor
@@ -38,17 +37,18 @@ class Buffers(Struct, frozen=True):
 
     @property
     def footprint_bytes(self) -> int:
-        """Return the bytes that the views of small messages rotate over; the same for every size of a sweep."""
+        """Bytes that the views of small messages rotate over; the same for every size of a sweep."""
         return int(len(self.recv) * self.recv.itemsize)
 
     def views(
         self, shape: CallShape, place: Place, rank: int, most: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield views to send from and receive in, one pair per slot, at most `most` pairs.
+        """Yield (send, receive) views, one pair per slot, at most `most` pairs.
 
-        Small messages that always used the same bytes would be measured in cache, and nccl-tests does not do that:
-        it rotates over ``-e`` bytes (common.cu:543-546), which makes a size depend on the sweep it is part of. The
-        footprint here does not depend on the sweep, unless one message is larger.
+        A small message at a fixed address would be measured in cache. nccl-tests avoids that by rotating over ``-e``
+        bytes
+        (common.cu:543-546), which makes the result of a size depend on the sweep around it. The footprint here does not
+        depend on the sweep, unless one message is larger.
         """
         itemsize = self.recv.itemsize
         stride = _aligned(max(shape.send_bytes, shape.recv_bytes)) // itemsize
@@ -63,14 +63,14 @@ class Buffers(Struct, frozen=True):
 
 
 def allocate(footprint_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
-    """Make two buffers of zeros. Written, not only reserved: untouched pages of a host map to one page of zeros."""
+    """Allocate two zeroed buffers. Zeroing touches the pages: a host maps untouched ones to a single page of zeros."""
     count = footprint_bytes // dtype.itemsize
     send, recv = (torch.empty(count, dtype=dtype, device=device).zero_() for _ in range(2))
     return Buffers(send, recv)
 
 
 def footprint(largest: int, rotate_bytes: int) -> int:
-    """Return the bytes of each buffer: `rotate_bytes`, or the `largest` message if that is more."""
+    """Return the bytes of each buffer: `rotate_bytes`, or `largest` if that is more."""
     return _aligned(max(largest, rotate_bytes))
 
 
@@ -79,10 +79,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def free_bytes(device: torch.device, host: Host) -> int | None:
-    """Return the memory that could be allocated now on `device`; for the host, within its control group.
-
-    None if the machine does not say.
-    """
+    """Return the memory that can be allocated on `device`; for the host, within its cgroup. None if unknown."""
     if device.type == "cuda":
         return gpu_free_bytes(device)
     readings = (_meminfo_free, _cgroup_free)
@@ -91,10 +88,11 @@ def free_bytes(device: torch.device, host: Host) -> int | None:
 
 
 def gpu_free_bytes(device: torch.device) -> int:
-    """Return what tensors may take of a GPU's memory: what is free, and what torch's allocator would give back.
+    """Return the bytes that tensors may use on a GPU: free memory, and what torch's allocator can give back.
 
-    NCCL allocates its own buffers too, so that much is left to it; of a GPU that is nearly full, half of what is
-    free. What the allocator holds in parts (inactive_split) it cannot give back.
+    Some of it is reserved for NCCL's own buffers: half of the free memory on a nearly full GPU. The allocator cannot
+    give
+    back split blocks (inactive_split).
     """
     free = int(torch.cuda.mem_get_info(device)[0])
     held = torch.cuda.memory_stats(device)
@@ -109,7 +107,7 @@ def _meminfo_free(host: Host) -> int | None:
 
 
 def _cgroup_free(host: Host) -> int | None:
-    """Return the room below the limit of control group v2; the kernel gives back what files occupy."""
+    """Return the bytes below the limit of cgroup v2; inactive page cache counts as free."""
     limit = _read(host, "/sys/fs/cgroup/memory.max").strip()
     used = _read(host, "/sys/fs/cgroup/memory.current").strip()
     files = re.search(r"^inactive_file (\d+)$", _read(host, "/sys/fs/cgroup/memory.stat"), re.MULTILINE)
@@ -129,7 +127,7 @@ PERIOD = 1021
 """Elements after which values repeat: a prime, so that no share of a buffer is a multiple of it by accident."""
 
 _BLOCK = PERIOD * 1024
-"""Elements handled at once: bounds what verification needs in addition to the buffers themselves."""
+"""Elements handled at once: bounds the extra memory of verification."""
 
 _EXACT_BELOW = {torch.int8: 127, torch.uint8: 255, torch.bfloat16: 256, torch.float16: 2048}
 _EXACT_EXPONENT = {torch.int8: 6, torch.uint8: 7, torch.float16: 15}
@@ -138,117 +136,117 @@ _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Pattern(Struct, frozen=True):
-    """What each rank sends (`rows[rank]`, one period) and what a reduction over all ranks gives (`total`)."""
+    """What each rank sends (`rows[rank]`, one period) and the reduction over all ranks (`total`)."""
 
     rows: torch.Tensor
     total: torch.Tensor
     tolerance: float = 0.0
 
     def fill(self, buffer: torch.Tensor, rank: int) -> None:
-        """Write what `rank` sends."""
-        for start, piece in _pieces(buffer):
-            piece.copy_(_repeated(self.rows[rank], start, len(piece)))
+        """Write to `buffer` what `rank` sends."""
+        for start, piece in _blocks(buffer):
+            piece.copy_(_repeat(self.rows[rank], start, len(piece)))
 
     def wrong(self, received: torch.Tensor, parts: Sequence[Slice]) -> int:
-        """Return how many elements of `received` differ from those in `parts`."""
+        """Count the elements of `received` that differ from `parts`."""
         count = torch.zeros((), dtype=torch.int64, device=received.device)
-        for part, _, piece, expected in self._expected(received, parts):
-            count += self._differing(piece, expected, part.source is None).sum()
+        for part, _, piece, expected in self._compare_pieces(received, parts):
+            count += self._mask_wrong(piece, expected, part.source is None).sum()
         return int(count)
 
     def first_wrong(self, received: torch.Tensor, parts: Sequence[Slice], rank: int) -> Mismatch | None:
-        """Return the first element of what `rank` `received` that :meth:`wrong` counts."""
-        for part, begin, piece, expected in self._expected(received, parts):
-            found = self._differing(piece, expected, part.source is None).nonzero()
+        """Return the first element received by `rank` that :meth:`wrong` counts."""
+        for part, begin, piece, expected in self._compare_pieces(received, parts):
+            found = self._mask_wrong(piece, expected, part.source is None).nonzero()
             if len(found):
                 at = int(found[0])
                 right, got = expected[at : at + 1].cpu(), piece[at : at + 1].cpu()
-                texts = repr(right.item()), repr(got.item()), _bits(right), _bits(got)
+                texts = repr(right.item()), repr(got.item()), _hex_bits(right), _hex_bits(got)
                 return Mismatch(rank, begin + at, part.source, *texts)
         return None
 
-    def _expected(
+    def _compare_pieces(
         self, received: torch.Tensor, parts: Sequence[Slice]
     ) -> Iterator[tuple[Slice, int, torch.Tensor, torch.Tensor]]:
-        """Yield piece by piece: its part, its offset in `received`, what it is and what it must be."""
+        """Yield each piece: its part, its offset in `received`, the actual and the expected values."""
         begin = 0
         for part in parts:
             period = self.total if part.source is None else self.rows[part.source]
-            for offset, piece in _pieces(received[begin : begin + part.count]):
-                yield part, begin + offset, piece, _repeated(period, part.start + offset, len(piece))
+            for offset, piece in _blocks(received[begin : begin + part.count]):
+                yield part, begin + offset, piece, _repeat(period, part.start + offset, len(piece))
             begin += part.count
 
-    def _differing(self, got: torch.Tensor, expected: torch.Tensor, reduced: bool) -> torch.Tensor:
-        """Return which elements differ by more than they may."""
+    def _mask_wrong(self, got: torch.Tensor, expected: torch.Tensor, reduced: bool) -> torch.Tensor:
+        """Mask the elements that differ by more than the tolerance."""
         if not (reduced and self.tolerance):
             return got != expected
         error = (got.double() - expected.double()).abs()
         return ~(error <= self.tolerance * expected.double())  # NaN is never within the tolerance
 
 
-def _bits(element: torch.Tensor) -> str:
+def _hex_bits(element: torch.Tensor) -> str:
     """Return the bit pattern of a tensor of one element: ``0x3f800000`` for 1.0 in float32."""
     size = element.element_size()
     return f"0x{int(element.view(_INTEGER[size]).item()) % (1 << 8 * size):0{2 * size}x}"
 
 
 def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.device) -> Pattern:
-    """Return the data to verify one reduction with, or (None) an operation that only moves data."""
+    """Return the test data for a reduction, or, for `redop` None, for an operation that only moves data."""
     limit = _EXACT_BELOW.get(dtype, 1 << 20)
     tolerance = 0.0
     if redop is None:
-        rows = 1 + _scattered(ranks) % limit
+        rows = 1 + _pseudo_random_rows(ranks) % limit
         total = rows[0]
     elif redop == "sum":
-        rows = _shares(ranks, limit)
+        rows = _bounded_summands(ranks, limit)
         total = rows.sum(0)
     elif redop == "prod":
-        exponents = _shares(ranks, _EXACT_EXPONENT.get(dtype, 30))
+        exponents = _bounded_summands(ranks, _EXACT_EXPONENT.get(dtype, 30))
         rows, total = 1 << exponents, 1 << exponents.sum(0)
     elif redop == "avg" and dtype.is_floating_point:
-        rows = _shares(ranks, _FLOAT_AVERAGE_BELOW)
+        rows = _bounded_summands(ranks, _FLOAT_AVERAGE_BELOW)
         total = rows.sum(0).double() / ranks
         # Half a unit in the last place to one `eps`, relative to the average.
         roundings = min(ranks, _FLOAT_AVERAGE_BELOW // 2) + 2
         tolerance = math.expm1(roundings * math.log1p(float(torch.finfo(dtype).eps) / 2))
     elif redop == "avg":
-        rows = _shares(ranks, limit)
+        rows = _bounded_summands(ranks, limit)
         total = rows.sum(0) // ranks
     else:
         # Positive numbers up to `limit`; the ranks take turns to have the only largest (or smallest) one.
         half = limit // 2
-        raised = (_turn(ranks) == 0) == (redop == "max")
-        rows = 1 + _scattered(ranks) % half + half * raised
+        raised = (_turn_order(ranks) == 0) == (redop == "max")
+        rows = 1 + _pseudo_random_rows(ranks) % half + half * raised
         total = rows.amax(0) if redop == "max" else rows.amin(0)
     return Pattern(rows.to(dtype).to(device), total.to(dtype).to(device), tolerance)
 
 
-def _scattered(ranks: int) -> torch.Tensor:
-    """Return non-negative numbers without order, one row of a period per rank."""
+def _pseudo_random_rows(ranks: int) -> torch.Tensor:
+    """Return non-negative pseudo-random numbers, one row of PERIOD per rank."""
     place = torch.arange(ranks * PERIOD, dtype=torch.int64).view(ranks, PERIOD)
     return (place + 4099).square() % 65521
 
 
-def _turn(ranks: int) -> torch.Tensor:
-    """Return the rank whose turn it is: 0 for another rank at every place, and counting up from there."""
+def _turn_order(ranks: int) -> torch.Tensor:
+    """Return 0 for the rank whose turn it is, counting up from there; each column starts at another rank."""
     return (torch.arange(ranks).unsqueeze(1) - torch.arange(PERIOD)) % ranks
 
 
-def _shares(ranks: int, limit: int) -> torch.Tensor:
+def _bounded_summands(ranks: int, limit: int) -> torch.Tensor:
     """Return positive numbers whose sum over ranks never exceeds `limit`."""
     highest = max(2, limit // ranks)
-    contributes = _turn(ranks) < limit // highest
-    return torch.where(contributes, 1 + _scattered(ranks) % highest, 0)
+    contributes = _turn_order(ranks) < limit // highest
+    return torch.where(contributes, 1 + _pseudo_random_rows(ranks) % highest, 0)
 
 
-def _pieces(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the blocks of `buffer`, each with its start."""
+def _blocks(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the blocks of `buffer` with their offsets."""
     for start in range(0, len(buffer), _BLOCK):
         yield start, buffer[start : start + _BLOCK]
 
 
-def _repeated(period: torch.Tensor, start: int, count: int) -> torch.Tensor:
-    """Return `count` elements of the endless repetition of `period`, from element `start` on."""
+def _repeat(period: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """Return `count` elements of the periodic sequence, from element `start`."""
     phase = start % PERIOD
     times = -(-(phase + count) // PERIOD)
     return period.repeat(times)[phase : phase + count]

@@ -1,8 +1,8 @@
-"""Time one batch of calls: on the host's clock, with the device's own waiting, and on the device's clock as well.
+"""Time one batch of calls: on the host's clock, including the wait for the device, and on the device's clock as well.
 
-nccl-tests times with the wall clock, not with events, from the first call to the end of one synchronisation behind the
+nccl-tests times with the wall clock, not with events: from the first call to the end of one synchronisation after the
 last (src/common.cu:694- at a0b82b2). So do we; CUDA events around the batch show in addition how long the device was
-busy. A test times a simulated link through the same functions.
+busy. Tests time a simulated link through the same functions.
 """
 
 import time
@@ -19,39 +19,39 @@ from ncclprobe.probes.collectives import Call
 
 
 class Clock(Protocol):
-    """Time, and the ways of waiting that belong to it."""
+    """A clock, and the waits that go with it."""
 
     def now(self) -> float:
-        """Return seconds since an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start (monotonic)."""
         ...
 
     def synchronise(self) -> None:
-        """Return once everything called so far has happened on the device."""
+        """Wait until everything called so far has completed on the device."""
         ...
 
     def barrier(self) -> None:
-        """Return once every rank is here."""
+        """Wait until all ranks are here."""
         ...
 
     def busy_until(self, instant: float) -> None:
-        """Return at `instant`, having used the processor until then as a job's host does."""
+        """Return at `instant`, keeping the processor busy until then as a job's host does."""
         ...
 
     def mark(self) -> object:
-        """Return a point behind everything called so far, on the device's own clock."""
+        """Mark the point after everything called so far, on the device's clock."""
         ...
 
     def between(self, first: Any, last: Any) -> float | None:
-        """Return the seconds between two marks that have happened; None: the device has no clock."""
+        """Return the seconds between two marks that have passed; None if the device has no clock."""
         ...
 
     def graph(self, calls: Sequence[Call]) -> Call:
-        """Return one call that hands over all `calls` at once. Every rank must ask for it. Raises ProbeError."""
+        """Return one call that launches all `calls` at once. Every rank must call this. Raises ProbeError."""
         ...
 
 
 class _Host:
-    """What a clock has of the host, wherever tensors are."""
+    """The host's part of a clock, wherever tensors are."""
 
     now = staticmethod(time.perf_counter)
 
@@ -62,7 +62,7 @@ class _Host:
 
 
 class CpuClock(_Host):
-    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for."""
+    """For tensors in host memory. gloo's calls return when they are complete: nothing is left to wait for."""
 
     def synchronise(self) -> None:
         """Do nothing: the host is the device."""
@@ -72,10 +72,10 @@ class CpuClock(_Host):
         dist.barrier()
 
     def mark(self) -> None:
-        """Return nothing to compare: the host is the device."""
+        """Return None: the host is the device."""
 
     def between(self, first: None, last: None) -> None:
-        """Return None: not known apart from the host's own time."""
+        """Return None: there is no clock but the host's."""
 
     def graph(self, calls: Sequence[Call]) -> Call:
         """Raise ProbeError: only CUDA has graphs."""
@@ -90,21 +90,21 @@ class CudaClock(_Host):
         torch.cuda.synchronize()
 
     def barrier(self) -> None:
-        """Wait for all ranks; without its device NCCL would guess one (distributed_c10d.py, barrier)."""
+        """Wait for all ranks; without `device_ids` NCCL would guess a device (distributed_c10d.py, barrier)."""
         dist.barrier(device_ids=[torch.cuda.current_device()])
 
     def mark(self) -> torch.cuda.Event:
-        """Record an event on the current stream: torch's blocking collectives run (2.8) or are waited for there."""
+        """Record an event on the current stream, where torch's blocking collectives run (2.8) or are waited for."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
-        """Return the seconds by CUDA events, whose resolution is half a microsecond."""
+        """Return the seconds between two CUDA events; their resolution is 0.5 µs."""
         return float(first.elapsed_time(last)) / 1e3
 
     def graph(self, calls: Sequence[Call]) -> Call:
-        """Capture `calls`; each replay makes all of them. NCCL's own threads may go on with CUDA meanwhile."""
+        """Capture `calls` in a graph; NCCL's own threads may use CUDA meanwhile (``thread_local``)."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for call in calls:
@@ -119,9 +119,9 @@ def clock_of(device: torch.device) -> Clock:
 
 
 class Batch(Struct, frozen=True):
-    """One sample: seconds per operation on this rank, and the part of them that the host took to enqueue it.
+    """One sample: seconds per operation on this rank, and the part that the host took to enqueue it.
 
-    `device_s`: the device's time by its own clock; None if it has none, or if the host waited between calls.
+    `device_s`: time on the device's clock; None without one, or if the host waited between calls.
     """
 
     seconds: float
@@ -132,8 +132,7 @@ class Batch(Struct, frozen=True):
 def time_batch(calls: Sequence[Call], mode: Mode, clock: Clock, *, each: int = 1) -> Batch:
     """Make `calls` back to back and wait once (queued, graph), or wait for each before the next (blocking).
 
-    Each of `calls` holds `each` operations, as a graph does. If each call is waited for, enqueueing it includes the
-    wait.
+    Each of `calls` holds `each` operations, as a graph does. In blocking mode, enqueueing includes the wait.
     """
     timed = _blocking if mode == "blocking" else _queued
     return timed(calls, clock, len(calls) * each)

@@ -1,7 +1,7 @@
-"""The collectives: how one is declared, and all of them bound to torch. Byte counts are those of ncclprobe.model.ops.
+"""The collectives, bound to torch. Byte counts are those of ncclprobe.model.ops.
 
-A probe binds one collective to torch, once per place in memory, so that the measuring loop has nothing left to do but
-to call; it also states what the receive buffer must hold afterwards, so that the data can be verified.
+A probe binds one collective to torch, once per view, so that the measuring loop only has to call. It also states what
+the receive buffer must hold afterwards, for verification.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from ncclprobe.model.values import Struct
 
 Call = Callable[[], object]
 ROOT = 0
-"""The rank that broadcast and scatter send from, reduce and gather send to (nccl-tests' ``-r`` default)."""
+"""Root of broadcast, scatter, reduce and gather (nccl-tests' ``-r`` default)."""
 
 
 class BufferView(Struct, frozen=True):
-    """The buffers that one call sends from and receives to: flat views of one data type. In place, they overlap.
+    """Buffers of one call: flat views of one data type; in place, they overlap.
 
-    `rank` and `ranks` are those of `group`, null: the default one.
+    `rank` and `ranks` are relative to `group`; None is the default group.
     """
 
     send: torch.Tensor
@@ -32,14 +32,14 @@ class BufferView(Struct, frozen=True):
     group: dist.ProcessGroup | None = None
 
     def member(self, rank: int) -> int:
-        """Return the rank in the whole job of the group's member `rank`, which torch asks for."""
+        """Return the global rank of the group's `rank`, which torch asks for."""
         return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
 
 
 class Slice(Struct, frozen=True):
-    """`count` elements of a receive buffer: what rank `source` sends from its element `start` on.
+    """`count` elements of a receive buffer: what rank `source` sends, from its element `start`.
 
-    A `source` of None is the reduction over all ranks, of the elements from `start` on.
+    `source` None: the reduction over all ranks, from element `start`.
     """
 
     source: int | None
@@ -48,9 +48,9 @@ class Slice(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """One collective: `run` binds a call to a slot, `result` gives what that call must leave in `view.recv`.
+    """One collective: `run` binds a call to a view, `result` states what that call must leave in `view.recv`.
 
-    `result` takes rank, ranks and the count that nccl-tests prints; the parts follow one another.
+    `result` takes rank, ranks and the count that nccl-tests prints; its parts are consecutive.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Probe(Struct, frozen=True):
 
 
 def probe(result: Callable[[int, int, int], Sequence[Slice]]) -> Callable[[Callable[[BufferView], Call]], Probe]:
-    """Declare that the function binds the collective it is named after."""
+    """Declare that the function binds the collective that it is named after."""
 
     def declare(run: Callable[[BufferView], Call]) -> Probe:
         return Probe(name=run.__name__, run=run, result=result)
@@ -78,19 +78,19 @@ def _one_from_each(rank: int, ranks: int, count: int) -> list[Slice]:
 
 @probe(result=lambda rank, ranks, count: [Slice(None, 0, count)])
 def all_reduce(at: BufferView) -> Call:
-    """Give every rank the reduction of all."""
+    """Reduce over all ranks; every rank gets the result."""
     return partial(dist.all_reduce, at.recv, at.redop, at.group)
 
 
 @probe(result=_one_from_each)
 def all_gather(at: BufferView) -> Call:
-    """Give every rank the shares of all, in the order of ranks."""
+    """Concatenate the shares of all ranks, in rank order, on every rank."""
     return partial(_all_gather, at.recv, at.send, at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Slice(None, rank * count, count)])
 def reduce_scatter(at: BufferView) -> Call:
-    """Give every rank its own share of the reduction of all."""
+    """Reduce over all ranks; each rank gets its share of the result."""
     return partial(_reduce_scatter, at.recv, at.send, at.redop, at.group)
 
 
@@ -102,33 +102,33 @@ def all_to_all(at: BufferView) -> Call:
 
 @probe(result=lambda rank, ranks, count: [Slice(ROOT, 0, count)])
 def broadcast(at: BufferView) -> Call:
-    """Give every rank what the root had."""
+    """Copy the root's buffer to every rank."""
     return partial(dist.broadcast, at.recv, at.member(ROOT), at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Slice(None, 0, count)] if rank == ROOT else [])
 def reduce(at: BufferView) -> Call:
-    """Give the root the reduction of all; what the others hold is not defined."""
+    """Reduce over all ranks to the root; the other ranks' results are undefined."""
     return partial(dist.reduce, at.recv, at.member(ROOT), at.redop, at.group)
 
 
 @probe(result=lambda rank, ranks, count: _one_from_each(rank, ranks, count) if rank == ROOT else [])
 def gather(at: BufferView) -> Call:
-    """Give the root the shares of all, in the order of ranks."""
+    """Concatenate the shares of all ranks, in rank order, on the root."""
     shares = list(at.recv.view(at.ranks, -1).unbind()) if at.rank == ROOT else None
     return partial(dist.gather, at.send, shares, at.member(ROOT), at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Slice(ROOT, rank * count, count)])
 def scatter(at: BufferView) -> Call:
-    """Give rank n the n-th share of what the root had."""
+    """Send the n-th share of the root's buffer to rank n."""
     shares = list(at.send.view(at.ranks, -1).unbind()) if at.rank == ROOT else None
     return partial(dist.scatter, at.recv, shares, at.member(ROOT), at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Slice((rank - 1) % ranks, 0, count)])
 def sendrecv(at: BufferView) -> Call:
-    """Send round a ring: every rank to the next, receiving from the one before, in one batch."""
+    """Send round a ring: every rank to the next, receiving from the previous one, in one batch."""
     to_next = dist.P2POp(dist.isend, at.send, at.member((at.rank + 1) % at.ranks), at.group)
     from_previous = dist.P2POp(dist.irecv, at.recv, at.member((at.rank - 1) % at.ranks), at.group)
     return partial(_exchange, [to_next, from_previous])

@@ -1,9 +1,8 @@
-"""The NCCL that this process calls: torch reports the release that it was compiled with, and the loader may map
-another.
+"""Identify the NCCL that this process calls.
 
-LD_LIBRARY_PATH, LD_PRELOAD or a file put over the wheel's decide what is mapped; ``torch.cuda.nccl.version()`` is a
-constant of the compilation (torch/csrc/cuda/python_nccl.cpp). So the function that torch calls is asked, found as the
-loader found it for torch.
+torch reports the release that it was compiled with (``torch.cuda.nccl.version()`` is a constant of the build,
+torch/csrc/cuda/python_nccl.cpp), but LD_LIBRARY_PATH, LD_PRELOAD or a file put over the wheel's decide what is mapped.
+So this asks the function that torch itself calls, resolved by the loader as for torch.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ _CALLER = "libtorch_cuda.so"
 
 
 class LoadedNccl(Struct, frozen=True):
-    """A version of NCCL, the file that it is in (empty: not known), and the version that torch was compiled with."""
+    """The version and file (empty: unknown) of the loaded NCCL, and the version that torch was compiled with."""
 
     version: Version
     path: str
@@ -28,7 +27,7 @@ class LoadedNccl(Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """Say what is mapped if torch was compiled with another; empty if they agree."""
+        """State which version is mapped if torch was compiled with another; empty if they agree."""
         if self.version == self.compiled:
             return ""
         compiled = ".".join(map(str, self.compiled))
@@ -37,7 +36,7 @@ class LoadedNccl(Struct, frozen=True):
 
 @cache
 def loaded() -> LoadedNccl | None:
-    """Return the NCCL that torch calls in this process; None: torch has none."""
+    """Return the NCCL that torch calls in this process; None if torch has none."""
     import torch
 
     if not torch.distributed.is_nccl_available():
@@ -47,7 +46,7 @@ def loaded() -> LoadedNccl | None:
 
 
 def called_by(library: str, compiled: Version) -> LoadedNccl | None:
-    """Return the NCCL that `library`, which this process has loaded, calls; None if the loader does not report it."""
+    """Return the NCCL that `library`, loaded by this process, calls; None if the loader does not report it."""
     number, place = ctypes.c_int(), _Place()
     try:
         function = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).ncclGetVersion

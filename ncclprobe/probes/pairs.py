@@ -1,15 +1,15 @@
 """Measure transfers between two ranks of the default group, with a deadline for each step.
 
 Each time is taken on one clock: a round trip if the sender asks for a reply, or the receiver's own wait if both
-send at once. A pair that does not finish in time is lost, and with it the connections of its two ranks: gloo
-gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA stream stays
-behind a stuck kernel. The others never notice. A rank whose gloo peer is gone, and which therefore did not have to
-wait, keeps its other connections and goes on. Over gloo the two ranks of a lost pair go on as well, in a new group with
-connections of its own that all ranks make; a stuck CUDA stream cannot be freed without ending its process, so over NCCL
-these two measure no more.
+send at once. A pair that misses its deadline is lost, and with it the connections of its two ranks: gloo closes all
+connections of a process whose wait timed out (transport/tcp/unbound_buffer.cc), and a CUDA stream stays behind a stuck
+kernel. The other ranks are not affected. A rank whose gloo peer is gone did not have to wait, so it keeps its other
+connections and continues. Over gloo the two ranks of a lost pair continue as well, in a new group with its own
+connections, which all ranks make; over NCCL these two measure no more, because a stuck CUDA stream cannot be freed
+without ending its process.
 
-After its timed transfers each direction makes one more, into a buffer that was cleared. Every byte of it depends on its
-sender, its receiver and its position; the received bytes are compared.
+After its timed transfers each direction makes one more, into a cleared buffer, whose contents are compared. Every byte
+depends on its sender, its receiver and its position.
 """
 
 import threading
@@ -31,23 +31,23 @@ from ncclprobe.probes.collectives import Slice
 
 Kind = Literal["latency", "forth", "back", "both"]
 SAMPLES = 5
-"""Timed transfers of a pair and direction; their median is the sample."""
+"""Timed transfers of a pair and direction; the sample is their median."""
 _APART_S = 0.01
-"""Between samples, so that one pause of a scheduler spoils one of them and not the median."""
+"""Pause between samples: one pause of a scheduler then spoils one of them and not the median."""
 _PINGS, _WARM_UPS = 20, 2
 _TRANSFERS = 4
-"""To hand one over to a GPU takes 30 to 40 us of the host, a sixth of what 64 MiB take over NVLink."""
+"""Transfers per sample on a GPU: the host takes 30 to 40 µs to launch one, a sixth of 64 MiB over NVLink."""
 _GRACE_S = 0.5
-"""For a transfer that gives up at its deadline to say so."""
+"""Time for a transfer that gives up at its deadline to report so."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""gloo's words if only this connection is gone (transport/tcp/pair.cc; seen with torch 2.13)."""
+"""gloo's errors if only this connection is gone (transport/tcp/pair.cc; seen with torch 2.13)."""
 
 
 class PairTiming(Struct, frozen=True):
     """One rank's timing of a step: seconds per transfer, or why nothing arrived; empty if it only answered.
 
-    `wrong`: received bytes that differ from what was sent, None: it verified nothing; `mismatch` the first. `fit`:
-    whether this rank's connections can serve others, whether or not its own pair is lost.
+    `wrong`: received bytes that differ from what was sent, None if not verified; `mismatch`: the first of them. `fit`:
+    this rank's connections can serve other pairs, whether or not its own pair is lost.
     """
 
     seconds: tuple[float, ...] = ()
@@ -63,15 +63,15 @@ def as_json(timing: PairTiming) -> dict[str, Any]:
 
 
 def from_json(row: dict[str, Any]) -> PairTiming:
-    """Read another rank's timing."""
+    """Parse another rank's timing."""
     mismatch = Mismatch(**row["mismatch"]) if row["mismatch"] else None
     return PairTiming(tuple(row["seconds"]), row["why"], row["wrong"], mismatch, row["fit"])
 
 
 def pattern(src: int, dst: int, device: torch.device) -> Pattern:
-    """Return what `src` sends to `dst` for verification: squares modulo a prime, from another start for each pair.
+    """Return what `src` sends to `dst` for verification: squares modulo a prime, with another start for each pair.
 
-    Never zero, which is what the receiver's buffer held before.
+    Never zero, which is what a cleared receive buffer holds.
     """
     first = (src * 8191 + dst * 131 + 4099) % 65521  # primes: no two pairs of a rank have the same start
     row = (1 + (torch.arange(first, first + PERIOD).square() % 65521) % 255).to(torch.uint8).to(device)
@@ -79,7 +79,7 @@ def pattern(src: int, dst: int, device: torch.device) -> Pattern:
 
 
 class PairEndpoint:
-    """This rank's end of any pair it takes part in: buffers are allocated once."""
+    """This rank's end of any pair that it takes part in; its buffers are allocated once."""
 
     def __init__(self, rank: int, device: torch.device, sizes: tuple[int, int]) -> None:
         self._rank, self._device = rank, device
@@ -93,7 +93,7 @@ class PairEndpoint:
         self._out, self._in = self._buffers(sizes[1])
 
     def measure(self, kind: Kind, first: int, second: int, deadline_s: float) -> PairTiming:
-        """Measure, or answer, one step between this rank and another, within so many seconds."""
+        """Measure, or answer, one step between this rank and another within `deadline_s`."""
         until = time.monotonic() + deadline_s
         peer = second if self._rank == first else first
         initiates = self._rank == (second if kind == "back" else first)
@@ -105,7 +105,7 @@ class PairEndpoint:
                 if initiates and kind != "latency" and number >= _WARM_UPS:
                     time.sleep(_APART_S)
                 call = partial(step, peer, initiates, until)
-                seconds.append(self._connecting(call, until) if number < _WARM_UPS else call())
+                seconds.append(self._call_with_deadline(call, until) if number < _WARM_UPS else call())
             if kind == "latency":
                 return PairTiming((median(seconds[_WARM_UPS:]) / 2,) if initiates else ())
             wrong = self._verify(peer, kind == "both" or initiates, kind == "both" or not initiates, until)
@@ -120,7 +120,9 @@ class PairEndpoint:
         return PairTiming(why=why, fit=self._fit)
 
     def renew(self, ranks: Sequence[int], deadline_s: float) -> PairTiming:
-        """Connect anew with `ranks`, which include this one; all of them must call it. Return whether it was done."""
+        """Reconnect with `ranks`, which include this one; all of them must call it. `why` of the result says if it
+        failed.
+        """
         if self._device.type == "cuda":
             return PairTiming(why="a CUDA stream behind a lost transfer stays stuck", fit=self._fit)
         try:
@@ -132,11 +134,11 @@ class PairEndpoint:
         self._fit = True
         return PairTiming()
 
-    def _connecting(self, call: Callable[[], float], until: float) -> float:
-        """Make a transfer that may need NCCL to connect, and return the result of `call`. Raises RuntimeError.
+    def _call_with_deadline(self, call: Callable[[], float], until: float) -> float:
+        """Make a transfer that may have to connect over NCCL; return the result of `call`. Raises RuntimeError.
 
-        NCCL connects two ranks at their first transfer, on the host, and waits for the other without any limit
-        (ncclTransportP2pSetup in src/transport.cc): so in a thread, which is left behind if it does not return.
+        NCCL connects two ranks at their first transfer, on the host, and waits for the other without a limit
+        (ncclTransportP2pSetup in src/transport.cc): so run it in a thread, which is abandoned if it does not return.
         """
         if self._device.type != "cuda":
             return call()
@@ -157,7 +159,7 @@ class PairEndpoint:
         return seconds[0]
 
     def _verify(self, peer: int, sends: bool, receives: bool, until: float) -> PairTiming:
-        """Make one more transfer, in step with the peer's, and compare the received bytes."""
+        """Make one more transfer, in step with the peer, and compare the received bytes."""
         if sends:
             pattern(self._rank, peer, self._device).fill(self._out, 0)
         if receives:
@@ -175,16 +177,15 @@ class PairEndpoint:
         return out, into
 
     def _ping(self, peer: int, initiates: bool, until: float) -> float:
-        """Send a small message there and back."""
+        """Send a small message there and back; return the seconds of the round trip."""
         began = time.perf_counter()
         for sends in (initiates, not initiates):
             self._move(self._ping_out if sends else None, None if sends else self._ping_in, peer, until)
         return time.perf_counter() - began
 
     def _send(self, peer: int, _initiates: bool, until: float) -> float:
-        """Send all bytes and receive a small reply, which confirms their arrival; return the seconds of a transfer.
-
-        Each holds its share of the reply.
+        """Send all bytes and receive a small reply that confirms them; return the seconds per transfer, reply
+        included.
         """
         began = time.perf_counter()
         self._move(self._out, None, peer, until, self.transfers)
@@ -197,7 +198,7 @@ class PairEndpoint:
         return 0.0
 
     def _exchange(self, peer: int, initiates: bool, until: float) -> float:
-        """Send all bytes both ways at once, begun together after a ping."""
+        """Send all bytes both ways at once; a ping before aligns the two starts."""
         self._ping(peer, initiates, until)
         began = time.perf_counter()
         self._move(self._out, self._in, peer, until, self.transfers)
@@ -206,7 +207,7 @@ class PairEndpoint:
     def _move(
         self, out: torch.Tensor | None, into: torch.Tensor | None, peer: int, until: float, times: int = 1
     ) -> None:
-        """Send, receive, or both at once, so many times, and wait. Raises RuntimeError at the deadline."""
+        """Send, receive, or both at once, `times` times, and wait. Raises RuntimeError at the deadline."""
         calls = [dist.P2POp(dist.isend, out, peer, self._group)] if out is not None else []
         calls += [dist.P2POp(dist.irecv, into, peer, self._group)] if into is not None else []
         self._wait([work for _ in range(times) for work in dist.batch_isend_irecv(calls)], until)

@@ -1,9 +1,10 @@
-"""The request of a sweep, the means of each of its steps, and how many calls a precision takes.
+"""What a sweep measures, what its steps share, and how many calls a precision takes.
 
-Rank 0 decides on calls and batches, and the others follow. Calls per batch are settled once per row, so that a
-batch lasts long against the barrier before it. Batches are added until the median's interval (ncclprobe.model.stats) is
-narrow enough, the budget is spent, or there are too many. Because the interval decides when to stop, it is a little too
-narrow now and then; verdicts use it, so a band should leave more room than that.
+Rank 0 decides on calls and batches, and the others follow. The number of calls per batch is chosen once per row, so
+that
+a batch lasts long against the barrier before it. Batches are added until the median's interval (ncclprobe.model.stats)
+is narrow enough, the budget is spent, or there are too many. Because the interval decides when to stop, it is a little
+too narrow now and then; verdicts use it, so a band should leave more room than that.
 """
 
 import math
@@ -26,16 +27,15 @@ from ncclprobe.probes.clock import Clock
 from ncclprobe.probes.collectives import BufferView
 
 BATCH_S = 5e-3
-"""How long a batch should last: a hundred times what ranks leave a barrier apart, for that is part of its time."""
+"""Target duration of a batch: a hundred times the spread of leaving a barrier, which is part of its time."""
 MOST_CALLS = 2000
-"""Calls of one batch, however short they are."""
+"""Maximum calls per batch, however short they are."""
 MOST_BATCHES = 400
-"""Batches of one row: more would not fit a report, and what they leave undecided is not noise but change."""
+"""Maximum batches per row: more would not fit a report, and what they leave undecided is change, not noise."""
 
 
 class Target(Struct, frozen=True):
-    """The requested precision of every row: half the interval as a share of the median, and the most seconds it may
-    take.
+    """The precision that every row should reach: half the interval as a share of the median, within `budget_s`.
 
     The first MIN_SAMPLES batches are made whatever the budget: with fewer there is no interval.
     """
@@ -45,7 +45,7 @@ class Target(Struct, frozen=True):
 
 
 def calls_per_batch(call_s: float, target: Target) -> int:
-    """Return how many calls of about `call_s` seconds make a batch; few batches must last the budget."""
+    """Return the number of calls of about `call_s` seconds per batch, so that MOST_BATCHES can fill the budget."""
     batch_s = max(BATCH_S, target.budget_s / MOST_BATCHES)
     return max(1, min(MOST_CALLS, round(batch_s / max(call_s, 1e-9))))
 
@@ -66,7 +66,7 @@ def more_batches(samples: Sequence[float], spent_s: float, target: Target) -> in
 
 SetPhase = Callable[[str], None]
 Reach = Callable[[str, float], None]
-"""Takes a row and the present precision of its median: half its interval, as a share of it. Only on rank 0."""
+"""Takes a row and the precision reached by its median: half the interval, as a share of it. Called on rank 0 only."""
 
 PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
@@ -77,11 +77,11 @@ TORCH_REDOPS = {
     "max": dist.ReduceOp.MAX,
     "avg": dist.ReduceOp.AVG,
 }
-"""What torch calls the reductions of ncclprobe.model.ops."""
+"""torch's names for the reductions of ncclprobe.model.ops."""
 
 
 class Exchange(Protocol):
-    """How JSON values travel: never over the group that is measured. Both are called by all ranks in the same order."""
+    """Exchange of JSON values, never over the measured group. All ranks call both methods in the same order."""
 
     def collect(self, value: Any) -> Sequence[Any] | None:
         """Return all ranks' values, by rank, on rank 0; None elsewhere."""
@@ -93,18 +93,19 @@ class Exchange(Protocol):
 
 
 def barrier(exchange: Exchange) -> None:
-    """Wait until every rank is here."""
+    """Wait until all ranks are here."""
     exchange.collect(None)
     exchange.share(None)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to measure, the same on every rank but for `rank`, `device` and `group` (null: the default group).
+    """What to measure: the same on every rank but for `rank`, `device` and `group` (None: the default group).
 
-    `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
-    messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are ignored: as many are made as
-    it takes within `budget_s` per row, and a row predicted to take longer than `longest_s` is left out (null: none is).
-    `rounds`: at most so many scheduled starts per row (probes.arrival_skew). The command line has checked names and
+    `sizes` are bytes as requested; each operation rounds them as nccl-tests does. gloo is always blocking. Small
+    messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are ignored: batches are added
+    until
+    it is reached, within `budget_s` per row, and a row predicted to take longer than `longest_s` (None: no limit) is
+    skipped. `rounds`: maximum scheduled starts per row (probes.arrival_skew). The command line has checked names and
     numbers.
     """
 
@@ -130,12 +131,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> Target | None:
-        """Return what decides on the number of batches; None: it is fixed."""
+        """What decides on the number of batches; None if it is fixed."""
         return None if self.precision is None else Target(self.precision, self.budget_s)
 
     @property
     def timing(self) -> Mode:
-        """Return how calls are timed. A gloo call returns when it is done: back to back, it still blocks."""
+        """How calls are timed. A gloo call returns when it is complete: back to back, it still blocks."""
         return "blocking" if self.backend == "gloo" else self.mode
 
 
@@ -154,7 +155,7 @@ class SweepContext(Struct, frozen=True):
         return phase(self.plan.rank, self.set_phase, what)
 
     def views(self, shape: CallShape, place: Place, most: int = 1) -> list[BufferView]:
-        """Return up to `most` places in memory for one call each."""
+        """Return up to `most` views, for one call each."""
         plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
         pairs = self.buffers.views(shape, place, plan.rank, most)
         return [BufferView(send, recv, plan.rank, plan.ranks, redop) for send, recv in pairs]
@@ -162,7 +163,9 @@ class SweepContext(Struct, frozen=True):
 
 @contextmanager
 def phase(rank: int, set_phase: SetPhase, what: str) -> Iterator[None]:
-    """Name the next step, and name it again if torch fails in it: a lost peer, torch's own deadline, no memory."""
+    """Name the next step, and name it in the error if torch fails in it: a lost peer, torch's own timeout,
+    no memory.
+    """
     set_phase(what)
     try:
         yield

@@ -31,29 +31,28 @@ from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from
 from ncclprobe.probes.plan import Exchange
 
 DEFAULT_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
-"""Bytes of the bandwidth's messages by default, by backend: large enough that latency no longer bounds pairs."""
+"""Default bandwidth message in bytes, by backend: large enough that latency does not matter."""
 Kept = PairRow | LostTransfer | Aside
 Keep = Callable[[Kept], None]
 _PATIENCE = 1.5
-"""Wait for an answer, in deadlines of a step: a rank uses one for all of its transfers, then reports that it ran out.
-"""
+"""Wait for an answer, in step deadlines: a rank uses one for all its transfers, then reports its timeout."""
 _RENEWALS = 8
-"""So often ranks connect anew in one run: each lost pair costs a deadline and a full mesh."""
+"""Maximum reconnects in one run: each lost pair costs a deadline and a full mesh."""
 
 
 class _Steps(Exchange, Protocol):
     """An exchange that ranks may drop out of."""
 
     def gather(self, value: Any, deadline_s: float, gone: Callable[[], Collection[int]] = tuple) -> Any:
-        """Return the values by rank, on rank 0, of those that answered in time and were not gone before."""
+        """Return on rank 0, by rank, the values that arrived in time from ranks that were not gone before."""
         ...
 
 
 class PairContext(Struct):
     """What a rank needs to measure pairs: its number, its endpoint, and the exchange with the others.
 
-    `sizes`: bytes of the latency's and of the bandwidth's messages. `deadline_s` holds for one step; `set_phase` names
-    it. `gone` (on rank 0) returns the ranks that are known to answer no more. `transfers` are those of one sample.
+    `sizes`: bytes of the latency and of the bandwidth messages. `deadline_s` holds for one step; `set_phase` names it.
+    `gone` (on rank 0) returns the ranks known to be dead. `transfers`: transfers per sample.
     """
 
     rank: int
@@ -66,7 +65,7 @@ class PairContext(Struct):
     transfers: int = 1
 
     def step(self, instruction: Any) -> dict[int, PairTiming] | None:
-        """Run rank 0's `instruction`; return, on rank 0, each answering rank's timing. All ranks must call it."""
+        """Run rank 0's `instruction`; return each answering rank's timing on rank 0. All ranks must call it."""
         timing = PairTiming()
         self.set_phase(f"pairs, {instruction['name']}: {instruction['kind']}")
         if self.rank in instruction.get("renew", ()):
@@ -79,14 +78,14 @@ class PairContext(Struct):
 
 
 def run_worker(context: PairContext) -> bool:
-    """Run every rank but 0 until rank 0 ends it; return whether all can end in good order."""
+    """Serve rank 0's steps (on every other rank) until it ends the run; return whether all can end cleanly."""
     while "over" not in (instruction := context.exchange.share(None)):
         context.step(instruction)
     return bool(instruction["over"])
 
 
 class RoundRobin(Struct):
-    """Rank 0's part. `keep` gets samples as they arrive, `dropped` the ranks that do not answer any more."""
+    """Rank 0's part. `keep` gets samples as they arrive, `dropped` the ranks that stopped answering."""
 
     context: PairContext
     placement: Placement
@@ -104,13 +103,13 @@ class RoundRobin(Struct):
     _renewals: int = 0
 
     def __post_init__(self) -> None:
-        """Give every rank its end, and another name for when it measures inside its node."""
+        """Name each rank's end, and its other name for measurements within its node."""
         for rank, end in enumerate(self.placement.ends):
             self._rank_of |= {inner_end(rank): rank, end: rank}
             self._names |= {inner_end(rank): inner_name(rank, self.placement), end: self.placement.names[end]}
 
     def run(self, count: int | None = None) -> bool:
-        """Measure inside nodes, between them, and retest suspects; return whether all ranks played to the end.
+        """Measure within nodes, between them, and retest suspects; return whether all ranks stayed until the end.
 
         All other ranks must be in run_worker().
         """
@@ -118,12 +117,12 @@ class RoundRobin(Struct):
             # Each node's ranks among themselves, all nodes at once; those that are slow again.
             nodes = self.placement.nodes
             rounds = intra_node.plan(nodes, count)
-            rates = [self._rates(rounds, 0)]
+            rates = [self._measure_within_nodes(rounds, 0)]
             for step in range(1, RETESTS + 1):
                 slow = intra_node.slow_each_time(rates, nodes, self.rules)
-                rates.append(self._rates(intra_node.retest_rounds(rounds, slow) if slow else (), step))
+                rates.append(self._measure_within_nodes(intra_node.retest_rounds(rounds, slow) if slow else (), step))
         suspects.localise_slowness(
-            self.placement.rails, self._between, self.rules,
+            self.placement.rails, self._measure_node_pairs, self.rules,
             count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
         )  # fmt: skip
         intact = not self._excluded and not self._renewals
@@ -131,11 +130,11 @@ class RoundRobin(Struct):
         return intact
 
     def _excluded_ends(self, _results: Sequence[Result]) -> frozenset[End]:
-        """Return the ends that are no longer measured."""
+        """Return the ends of excluded ranks."""
         return frozenset(end for end, rank in self._rank_of.items() if rank in self._excluded)
 
-    def _between(self, pairs: PairRound, step: int) -> list[Result]:
-        """Measure one round of nodes, in chunks of at most AT_ONCE pairs of them."""
+    def _measure_node_pairs(self, pairs: PairRound, step: int) -> list[Result]:
+        """Measure one round between nodes, in chunks of at most AT_ONCE node pairs."""
         found: list[Result] = []
         by_nodes = grouped(((first.node, second.node), (first, second)) for first, second in pairs)
         matches = list(by_nodes.values())  # all rails of two nodes together
@@ -148,8 +147,8 @@ class RoundRobin(Struct):
         excluded = self._excluded_ends(())
         return [pair for pair in pairs if excluded.isdisjoint(pair)]
 
-    def _rates(self, rounds: Sequence[Round], step: int) -> dict[intra_node.Way, float]:
-        """Measure `rounds` within nodes; return the rates, one way."""
+    def _measure_within_nodes(self, rounds: Sequence[Round], step: int) -> dict[intra_node.Way, float]:
+        """Measure `rounds` within nodes; return one-way rates."""
         rates: dict[intra_node.Way, float] = {}
         for matches in rounds:
             pairs = [(inner_end(match.first), inner_end(match.second)) for match in matches]
@@ -161,7 +160,7 @@ class RoundRobin(Struct):
         return {(self._rank_of[each.src], self._rank_of[each.dst]): each.GBps for each in samples}
 
     def _measure_pairs(self, pairs: Sequence[tuple[End, End]], step: int) -> list[Result]:
-        """Measure latency, there, back, and in the round-robin both ways at once."""
+        """Measure latency, both one-way directions, and, in the round-robin, both at once."""
         self._rounds += 1
         active, results = list(pairs), list[Result]()
         kinds: tuple[Kind, ...] = ("latency", "forth", "back", "both")
@@ -178,10 +177,9 @@ class RoundRobin(Struct):
         return results
 
     def _recover(self) -> None:
-        """Connect all ranks anew, so that the ends of a lost pair lose no other pair; exclude those that would not
-        benefit.
+        """Reconnect all ranks, so that the ends of a lost pair lose no other pair; exclude hopeless ends.
 
-        That is an end that lost a second partner, each of which costs a deadline, and every end if it fails.
+        Those are ends that lost a second partner, which cost a deadline each, and all unfit ends if reconnecting fails.
         """
         unfit, self._unfit = self._unfit, {}
         for rank, why in unfit.items():
@@ -200,7 +198,7 @@ class RoundRobin(Struct):
     def _run_step(
         self, kind: Kind, active: Sequence[tuple[End, End]], step: int, renew: Sequence[int] = ()
     ) -> dict[int, PairTiming]:
-        """Run one step of all ranks; those of `renew` connect anew before it."""
+        """Run one step of all ranks; the ranks in `renew` reconnect before it."""
         name = f"round {self._rounds}" + (f", retest {step}" if step else "")
         pairs = [[self._rank_of[first], self._rank_of[second]] for first, second in active]
         instruction = {"name": name, "kind": kind, "pairs": pairs} | ({"renew": list(renew)} if renew else {})
@@ -230,20 +228,20 @@ class RoundRobin(Struct):
         if kind == "latency":
             [self._latency_s[pair]] = rows[self._rank_of[first]].seconds
             return []
-        return [self._row(pair, way, kind == "both", step, rows) for way in ways]
+        return [self._record(pair, way, kind == "both", step, rows) for way in ways]
 
     def _lose(self, way: tuple[End, End], why: str, step: int) -> Lost:
         src, dst = way
-        inside = self._inside(src)
+        inside = self._is_inner(src)
         self.keep(LostTransfer(self._rank_of[src], self._rank_of[dst], why, step, inside))
         return Lost(src, dst, why, step)
 
-    def _inside(self, end: End) -> bool:
-        """Return whether `end` is that of a rank which measures inside its node."""
+    def _is_inner(self, end: End) -> bool:
+        """Return whether `end` belongs to a rank that measures within its node."""
         return not self.placement.single and end == inner_end(self._rank_of[end])
 
     def _why_lost(self, pair: tuple[End, End], rows: Mapping[int, PairTiming]) -> str:
-        """Return why `pair` brought nothing; its ranks are unfit, but for one whose peer alone is gone."""
+        """Return why `pair` brought nothing; mark its ranks unfit, except one whose peer alone is gone."""
         ranks = [self._rank_of[end] for end in pair]
         missing = [rank for rank in ranks if rank not in rows]
         answered = [(rank, rows[rank]) for rank in ranks if rank in rows]
@@ -257,10 +255,10 @@ class RoundRobin(Struct):
                 self._lost_with.setdefault(rank, set()).update(set(ranks) - {rank})
         return reasons[0]
 
-    def _row(
+    def _record(
         self, pair: tuple[End, End], way: tuple[End, End], both: bool, step: int, rows: Mapping[int, PairTiming]
     ) -> Sample:
-        """Enter one direction. A word that came back is taken off, a transfer's share: the latency measured before."""
+        """Record one direction. The reply's share of a transfer, the latency measured before, is subtracted."""
         src, dst = way
         latency_s, nbytes = self._latency_s[pair], self.context.sizes[1]
         reply_s = latency_s / self.context.transfers
@@ -282,7 +280,7 @@ class RoundRobin(Struct):
             samples_us=tuple(map(microseconds, net)),
             both=both,
             step=step,
-            inside=self._inside(src),
+            inside=self._is_inner(src),
             wrong=receiver.wrong,
             mismatch=receiver.mismatch,
         )

@@ -1,8 +1,8 @@
-"""A sweep of collectives over sizes: allocate, warm up, and measure row by row.
+"""Sweep collectives over sizes: allocate, warm up, and measure row by row.
 
-The order of things is that of nccl-tests' BenchTime (src/common.cu:694- at a0b82b2), so that the numbers compare:
-warm-up once per operation at doubling sizes; then per size and place one untimed call, a barrier, and the calls back to
-back with nothing between them. Every rank makes the same steps in the same order, and decides nothing by itself.
+The order is that of nccl-tests' BenchTime (src/common.cu:694- at a0b82b2), so that the numbers compare: warm-up once
+per operation at doubling sizes; then, per size and place, one untimed call, a barrier, and calls back to back with
+nothing between them. All ranks make the same steps in the same order, and none decides anything by itself.
 """
 
 import itertools
@@ -51,9 +51,9 @@ def measure(context: SweepContext, op: Op, probe: Probe, shape: CallShape, place
     row = f"{op.name} {units.size(shape.nbytes)} {PLACES[place]}"
     began = context.clock.now()
     first, *_ = context.views(shape, place)
-    iters = _calls(context, row, probe.run(first))
+    iters = _choose_calls_per_batch(context, row, probe.run(first))
     views = context.views(shape, place, most=iters * (stats.MIN_SAMPLES if plan.target else plan.batches))
-    batches = _batches(context, row, [probe.run(view) for view in views], iters, began)
+    batches = _time_batches(context, row, [probe.run(view) for view in views], iters, began)
     arrivals = _arrival_rounds(context, row, probe.run(views[0]), batches)
     wrong, mismatch = _verify(context, row, probe, views[0], shape.count, data) if plan.verify else (None, None)
     context.set_phase(f"{row} gather")
@@ -63,8 +63,8 @@ def measure(context: SweepContext, op: Op, probe: Probe, shape: CallShape, place
     return reduce_ranks(plan, op, shape, place, context.buffers.footprint_bytes, iters, by_rank)
 
 
-def _calls(context: SweepContext, row: str, call: Call) -> int:
-    """Make nccl-tests' one untimed call, and settle on the number of calls per batch, by the slowest rank's time."""
+def _choose_calls_per_batch(context: SweepContext, row: str, call: Call) -> int:
+    """Make nccl-tests' one untimed call, and choose the calls per batch from the slowest rank's time."""
     clock = context.clock
     with context.phase(f"{row} untimed call"):
         started = clock.now()
@@ -78,10 +78,10 @@ def _calls(context: SweepContext, row: str, call: Call) -> int:
     return int(context.exchange.share(calls_per_batch(max(slowest), context.plan.target) if slowest else None))
 
 
-def _batches(context: SweepContext, row: str, calls: Sequence[Call], iters: int, began: float) -> list[Batch]:
-    """Time batches until the plan has enough; each continues through the views after the one before."""
+def _time_batches(context: SweepContext, row: str, calls: Sequence[Call], iters: int, began: float) -> list[Batch]:
+    """Time batches until the plan has enough; each continues through the views where the last one ended."""
     plan = context.plan
-    turns = _turns(context, row, calls, iters)
+    turns = _batch_calls(context, row, calls, iters)
     batches: list[Batch] = []
     samples: list[float] = []  # of all ranks; on rank 0 only
     more = stats.MIN_SAMPLES if plan.target else plan.batches
@@ -90,7 +90,7 @@ def _batches(context: SweepContext, row: str, calls: Sequence[Call], iters: int,
         for begin in range(len(batches), len(batches) + more, at_once):
             with context.phase(f"{row} batch {begin + 1}" + (f" to {begin + at_once}" if at_once > 1 else "")):
                 batches += [_batch(context, next(turns), iters) for _ in range(at_once)]
-        more = _more(context, row, batches[-more:], samples, began) if plan.target else 0
+        more = _agree_on_more_batches(context, row, batches[-more:], samples, began) if plan.target else 0
     return batches
 
 
@@ -99,7 +99,7 @@ def _batch(context: SweepContext, turn: Sequence[Call], iters: int) -> Batch:
     return time_batch(turn, context.plan.timing, context.clock, each=iters // len(turn))
 
 
-def _turns(context: SweepContext, row: str, calls: Sequence[Call], iters: int) -> Iterator[Sequence[Call]]:
+def _batch_calls(context: SweepContext, row: str, calls: Sequence[Call], iters: int) -> Iterator[Sequence[Call]]:
     """Yield the calls of each batch: the next `iters` views, or always the one graph that holds so many."""
     endless = itertools.cycle(calls)
     if context.plan.timing != "graph":
@@ -113,8 +113,10 @@ def _turns(context: SweepContext, row: str, calls: Sequence[Call], iters: int) -
         yield [graph]
 
 
-def _more(context: SweepContext, row: str, batches: Sequence[Batch], samples: list[float], began: float) -> int:
-    """Return the number of further batches. Rank 0 decides it once it has those of all ranks; 0: enough."""
+def _agree_on_more_batches(
+    context: SweepContext, row: str, batches: Sequence[Batch], samples: list[float], began: float
+) -> int:
+    """Return how many batches to add; rank 0 decides from the samples of all ranks. 0: enough."""
     context.set_phase(f"{row} decide")
     gathered = context.exchange.collect([batch.seconds for batch in batches])
     decision = None
@@ -126,7 +128,7 @@ def _more(context: SweepContext, row: str, batches: Sequence[Batch], samples: li
 
 
 def _arrival_rounds(context: SweepContext, row: str, call: Call, batches: Sequence[Batch]) -> list[Arrival]:
-    """Make the rounds of probes.arrival_skew; as many as rank 0 finds affordable."""
+    """Make the rounds of probes.arrival_skew, as many as rank 0 finds affordable."""
     plan = context.plan
     if not plan.rounds:
         return []
@@ -139,9 +141,9 @@ def _arrival_rounds(context: SweepContext, row: str, call: Call, batches: Sequen
 def _verify(
     context: SweepContext, row: str, probe: Probe, view: BufferView, count: int, data: Pattern
 ) -> tuple[int, Mismatch | None]:
-    """Return how many elements one more call leaves wrong on this rank, and the first of them.
+    """Return how many elements one more call gets wrong on this rank, and the first of them.
 
-    The view is left as zeros, because calls are timed on zeros: repeated sums of anything else would overflow.
+    The view is left zeroed, because calls are timed on zeros: repeated sums of anything else would overflow.
     """
     with context.phase(f"{row} verify"):
         view.recv.zero_()
@@ -158,9 +160,9 @@ def _verify(
 
 
 class RankResult(Struct, frozen=True):
-    """What one rank measured of a row: per batch the seconds per call, and means of the host's and device's share.
+    """One rank's part of a row: seconds per call of each batch, and the means of the host's and the device's times.
 
-    `wrong` counts elements, None: not verified.
+    `wrong` counts elements; None if not verified.
     """
 
     seconds: Sequence[float]
@@ -171,12 +173,12 @@ class RankResult(Struct, frozen=True):
     arrivals: Sequence[Arrival] = ()
 
     def pack(self) -> dict[str, Any]:
-        """Return the result as JSON can hold it."""
+        """Return the result as JSON values."""
         return asdict(self)
 
     @classmethod
     def unpack(cls, row: Mapping[str, Any]) -> "RankResult":
-        """Read what :meth:`pack` made."""
+        """Parse what :meth:`pack` made."""
         mismatch = row["mismatch"] and Mismatch(**row["mismatch"])
         return cls(**{**row, "mismatch": mismatch, "arrivals": [Arrival(**each) for each in row["arrivals"]]})
 
@@ -184,7 +186,7 @@ class RankResult(Struct, frozen=True):
 def rank_result(
     batches: Sequence[Batch], wrong: int | None, mismatch: Mismatch | None, arrivals: Sequence[Arrival]
 ) -> RankResult:
-    """Return this rank's part."""
+    """Reduce this rank's batches to its result."""
     on_device = [batch.device_s for batch in batches if batch.device_s is not None]
     return RankResult(
         [batch.seconds for batch in batches],
@@ -199,7 +201,7 @@ def rank_result(
 def reduce_ranks(
     plan: Plan, op: Op, shape: CallShape, place: Place, footprint_bytes: int, iters: int, rows: Mapping[int, RankResult]
 ) -> Measurement:
-    """Reduce the results of all ranks (by number) to the row; ncclprobe.model.stats defines its numbers."""
+    """Reduce the results of all ranks, by rank, to the row; ncclprobe.model.stats defines its numbers."""
     samples = [fmean(batch) for batch in zip(*(row.seconds for row in rows.values()), strict=True)]
     time_us = replace(stats.summary(samples), headline="median" if plan.precision else "mean")
     algbw, busbw = op.bandwidth(shape, plan.ranks, time_us.typical / 1e6)
@@ -239,7 +241,7 @@ def reduce_ranks(
 
 
 def _mean_us(seconds: Sequence[float | None]) -> float | None:
-    """Return the mean over ranks, if all have one."""
+    """Return the mean over ranks in µs; None unless all ranks have a value."""
     known = [value for value in seconds if value is not None]
     return fmean(known) * 1e6 if known and len(known) == len(seconds) else None
 
@@ -254,9 +256,9 @@ def _samples(means: Sequence[float], ranks: Sequence[Sequence[float]]) -> Sample
 
 
 _PREDICTS = 1 << 20
-"""From so many bytes on, a message of twice the size takes about twice as long."""
+"""From this size in bytes, a message of twice the size takes about twice as long."""
 _EXTRA_CALLS = 2
-"""Calls of a row in addition to its warm-up and batches: an untimed one, and one whose data is verified."""
+"""Calls of a row besides its warm-up and batches: an untimed one, and one that is verified."""
 _HOLDERS = (
     ", or stop the other processes that use it: nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"
 )
@@ -274,17 +276,18 @@ def run(
 ) -> Iterator[Measurement | SkippedRow]:
     """Measure everything in `plan`, row by row, over its process group, which must exist.
 
-    `set_phase` receives the name of every step that may block, on all ranks. `host` is asked how much memory is free;
-    sizes that have no room are left out, and reported. `reach` receives the progress of a row. On rank 0 a measurement
-    is over all ranks; elsewhere only of that rank. Raises UsageError (on all ranks) if no size has room, ProbeError if
-    a step fails or ranks disagree.
+    `set_phase` receives the name of every step that may block, on all ranks. `host` is asked for free memory; sizes
+    that
+    do not fit are skipped and reported. `reach` receives the progress of a row. On rank 0 a measurement is over all
+    ranks; elsewhere only of that rank. Raises UsageError (on all ranks) if no size fits, ProbeError if a step fails or
+    ranks disagree.
     """
     device = torch.device(plan.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    room, fullest = _room(plan, exchange, free_bytes(device, host))
+    room, fullest = _least_room(plan, exchange, free_bytes(device, host))
     fits = tuple(nbytes for nbytes in plan.sizes if 2 * _footprint(plan, nbytes) <= room)
-    yield from _clamped(plan, fits, room, fullest)
+    yield from _skipped_for_memory(plan, fits, room, fullest)
     plan = replace(plan, sizes=fits)
     need = max(_footprint(plan, nbytes) for nbytes in fits)
     with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
@@ -295,11 +298,8 @@ def run(
         yield from _sweep(context, OPS[name], probes[name])
 
 
-def _room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, int]:
-    """Return the bytes that the fullest rank may take, and which it is.
-
-    Ranks on one host share its memory; each has its own GPU.
-    """
+def _least_room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, int]:
+    """Return the bytes available on the fullest rank, and that rank. Ranks of a host share its memory, but no GPU."""
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     rooms = exchange.collect(sys.maxsize if free is None else free // sharing)
     room, rank = exchange.share(min((room, rank) for rank, room in enumerate(rooms)) if rooms else None)
@@ -307,13 +307,13 @@ def _room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, int]:
 
 
 def _footprint(plan: Plan, nbytes: int) -> int:
-    """Return the bytes of each of the two buffers that messages of up to `nbytes` take."""
+    """Return the bytes of each of the two buffers for messages of up to `nbytes`."""
     shapes = [OPS[name].shape(nbytes, plan.ranks, DTYPES[plan.dtype]) for name in plan.ops]
     return footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes), plan.footprint_bytes)
 
 
-def _clamped(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
-    """Yield what does not fit into the `room` bytes of `rank`, size by size. Raises UsageError if nothing does."""
+def _skipped_for_memory(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
+    """Yield the rows that do not fit into the `room` bytes of `rank`. Raises UsageError if nothing fits."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
     but, end = (" without what NCCL itself needs", _HOLDERS) if plan.backend == "nccl" else ("", "")
     whys = {
@@ -355,10 +355,10 @@ def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement 
 
 
 def _refusal(context: SweepContext, op: Op, probe: Probe, shape: CallShape) -> str:
-    """Return why torch does not do this operation here, or nothing: found by trying it, agreed between ranks.
+    """Return why torch does not support this operation here, or nothing: tried out, and agreed between ranks.
 
-    Ranks that lost each other may all see an error too. A barrier shows which it was: after a mere refusal it still
-    works.
+    Ranks that lost each other may all see an error too. A barrier tells the two apart: it still works after a mere
+    refusal.
     """
     why = ""
     for place in op.places:
@@ -377,7 +377,7 @@ def _refusal(context: SweepContext, op: Op, probe: Probe, shape: CallShape) -> s
 
 
 def _attempt(context: SweepContext, call: Call) -> str:
-    """Return torch's objection to `call`. Its exception depends on backend and operation."""
+    """Return torch's error for `call`, if any; the exception's type depends on backend and operation."""
     try:
         call()
         context.clock.synchronise()
@@ -391,13 +391,13 @@ def _attempt(context: SweepContext, call: Call) -> str:
 def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) -> dict[int, float]:
     """Let connections, algorithms and caches settle: every size class once, doubling whatever -f is.
 
-    Returns those of the sizes `asked`, in rising order, that would take too long, with a row's predicted seconds.
+    Return the sizes of `asked`, ascending, that would take too long, with the predicted seconds of a row.
     """
     nbytes = asked[0]
     while nbytes <= asked[-1]:
         with context.phase(f"{op.name} {units.size(nbytes)} warm-up"):
             shape = op.shape(nbytes, context.plan.ranks, DTYPES[context.plan.dtype])
-            call_s = _settled(context, probe.run(context.views(shape, op.places[0])[0]))
+            call_s = _warm_up_size(context, probe.run(context.views(shape, op.places[0])[0]))
         larger = [each for each in asked if each > nbytes]
         if larger and (late := _too_long(context, f"{op.name} {units.size(nbytes)}", nbytes, larger, call_s)):
             return late
@@ -405,10 +405,8 @@ def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) 
     return {}
 
 
-def _settled(context: SweepContext, call: Call) -> float:
-    """Make the warm-up calls. Returns the seconds of the last one, after all one-time work, if times are
-    predicted; otherwise 0.
-    """
+def _warm_up_size(context: SweepContext, call: Call) -> float:
+    """Make the warm-up calls; return the seconds of the last one if times are predicted, else 0."""
     clock, plan = context.clock, context.plan
     predicts = plan.target is not None and plan.longest_s is not None and plan.warmup > 0
     for _ in range(plan.warmup - predicts):
@@ -423,7 +421,7 @@ def _settled(context: SweepContext, call: Call) -> float:
 
 
 def _too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[int], call_s: float) -> dict[int, float]:
-    """Return those `larger` sizes whose rows would take too long, once the next class would; on all ranks the same."""
+    """Return the `larger` sizes whose rows would take too long, if the next class would; the same on all ranks."""
     plan = context.plan
     if plan.target is None or plan.longest_s is None or nbytes < _PREDICTS:
         return {}

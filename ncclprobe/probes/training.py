@@ -1,12 +1,12 @@
-"""Play the communication of real training between real ranks (:mod:`ncclprobe.model.training` plans it).
+"""Replay the communication of training on real ranks (:mod:`ncclprobe.model.training` plans it).
 
-A step is the real collectives of a strategy with stand-in compute. One step is compared with another: with and
-without overlap, measured and predicted from the time of each call by itself.
+A step is a strategy's real collectives with stand-in compute. Steps are compared: with and without overlap, measured
+and predicted from the time of each call alone.
 
-Groups are those of a hybrid-parallel job. Each kind runs by itself and then all kinds run at once, to measure their
-cost to one another. All groups of a kind are always at work together, as in a job. Every rank is in one group of each
-kind, and makes the same calls in the same order, because NCCL deadlocks if two communicators are used in different
-orders (NCCL's user guide, "Using multiple NCCL communicators concurrently").
+Groups are those of a hybrid-parallel job. Each kind runs alone, then all kinds run at once, to measure what they cost
+each other. All groups of a kind are always active together, as in a job. Every rank is in one group of each kind, and
+makes the same calls in the same order, because NCCL deadlocks if two communicators are used in different orders (NCCL's
+user guide, "Using multiple NCCL communicators concurrently").
 """
 
 import time
@@ -39,7 +39,7 @@ _TRIES, _EACH = 9, 8
 
 
 class Work:
-    """Compute in portions of one matrix product. `chunk_s` is how long one takes here, `flops` how many it is."""
+    """Compute in chunks of one matrix product; each takes `chunk_s` here and has `flops` operations."""
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         side = _CUDA_SIDE if device.type == "cuda" else _CPU_SIDE
@@ -60,14 +60,14 @@ class Work:
         self.chunk_s = median(tries)
 
     def do(self, chunks: float) -> None:
-        """Compute so many products; a fraction of one is owed, and done with the next."""
+        """Compute `chunks` products; a remaining fraction is carried over to the next call."""
         self._owed += chunks
         whole = int(self._owed + 1e-9)
         self._owed -= whole
         self._do(whole)
 
     def rest(self) -> None:
-        """End a step: owe nothing to the next."""
+        """End a step: carry nothing over to the next."""
         self._owed = 0.0
 
     def _do(self, times: int) -> None:
@@ -76,7 +76,7 @@ class Work:
 
 
 class Bench(Struct, frozen=True):
-    """This rank's part of the plan, its clock, and how it meets the others."""
+    """This rank's part of the plan, its clock, and its exchange with the other ranks."""
 
     plan: Plan
     exchange: Exchange
@@ -88,17 +88,17 @@ class Bench(Struct, frozen=True):
         return phase(self.plan.rank, self.set_phase, name)
 
     def usual(self, value: float) -> float:
-        """Return the median over the ranks, on every rank."""
+        """Return the median over ranks, on every rank."""
         by_rank = self.exchange.collect(value)
         return float(self.exchange.share(median(by_rank) if by_rank else None))
 
     def slowest(self, seconds: float) -> float:
-        """Return the longest that any rank took, on every rank."""
+        """Return the longest time over ranks, on every rank."""
         by_rank = self.exchange.collect(seconds)
         return float(self.exchange.share(max(by_rank) if by_rank else None))
 
     def batch(self, name: str, call: Call | None, calls: int) -> float:
-        """Return this rank's seconds per call from a common start; 0 if it has none to make."""
+        """Return this rank's seconds per call from a common start; 0 if it has no call to make."""
         with self.phase(name):
             self.clock.barrier()
             return time_batch([call] * calls, self.plan.timing, self.clock).seconds if call else 0.0
@@ -118,7 +118,7 @@ class Bench(Struct, frozen=True):
 
 
 def work_of(bench: Bench) -> Work:
-    """Return the compute of this rank, timed when all ranks do."""
+    """Return this rank's compute, timed while all ranks compute."""
     with bench.phase("calibrate the compute"):
         bench.clock.barrier()
         return Work(torch.device(bench.plan.device), bench.clock)
@@ -126,9 +126,9 @@ def work_of(bench: Bench) -> Work:
 
 _FEWEST, _MOST, _ALONE = 3, 9, 5
 _PLAYS_S = 4.0
-"""For the steps of one strategy, unless the fewest take longer: all of them are to end within half a minute."""
+"""Seconds for the steps of one strategy, unless the minimum takes longer: all together within half a minute."""
 _MOST_DEFAULT_S = 0.1
-"""Seconds of compute in a step without a given time: a big model on a small machine would take minutes."""
+"""Maximum compute of a step without a given time: a big model on a small machine would take minutes."""
 _COMPUTE, _APART, _OVERLAPPED = "compute alone", "without overlap", "with overlap"
 Seconds = tuple[float, float, float]
 Waitable = Callable[[], Any]
@@ -157,9 +157,9 @@ _ISSUE: Mapping[str, Issue] = {
 
 
 def play_strategy(bench: Bench, work: Work, strategy: Strategy, model: Model, room: int | None) -> Iterator[StepRow]:
-    """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
+    """Replay one strategy over the default group, without and with overlap; yield the same rows on every rank.
 
-    `room`: bytes that may be allocated, null: unknown. Raises UsageError if that is not enough, before anything is
+    `room`: bytes that may be allocated, None if unknown. Raises UsageError if that is not enough, before anything is
     allocated, or if a call is too small to share; ProbeError if a step fails.
     """
     need = training.memory_bytes(strategy, model)
@@ -201,7 +201,7 @@ def _step_row(
     calls: Sequence[Collective],
     steps: int,
 ) -> StepRow:
-    """Return the row of a step; `parts` are the seconds of its compute and of all its calls, and what was predicted."""
+    """Return the row of a step; `parts`: seconds of its compute, of all its calls, and of the prediction."""
     (strategy, model), (compute_s, calls_s, predicted_s) = asked, parts
     return StepRow(
         strategy=strategy,
@@ -228,7 +228,7 @@ def _step_row(
 def views_of(
     plan: Plan, calls: Sequence[Collective], group: dist.ProcessGroup | None = None
 ) -> dict[tuple[str, int], BufferView]:
-    """Return the buffers of each kind of call over `group` (null: all ranks): all share two.
+    """Return the buffers of each kind of call over `group` (None: all ranks); all kinds share two buffers.
 
     Raises UsageError for sizes that cannot be shared.
     """
@@ -257,7 +257,7 @@ def _time_alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
 def play_step(
     items: StepPlan, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool
 ) -> None:
-    """Run one step. With overlap a call is waited for when its result is needed, without it at once."""
+    """Run one step. With overlap a call is waited for when its result is needed, otherwise at once."""
     pending: list[tuple[int, Waitable]] = []
     for place, item in enumerate(items):
         for wanted, wait in pending:
@@ -278,10 +278,10 @@ def play_step(
 
 
 def _time_in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Seconds], int]:
-    """Return median, shortest and longest of each play, in turn, and how often each was played.
+    """Return median, minimum and maximum of each play, interleaved, and how often each was played.
 
-    In turn, so that other load on the machine affects all of them. All ranks play equally often, by the slowest one's
-    time.
+    Interleaved, so that other load on the machine affects all of them. All ranks play equally often, by the slowest
+    rank's time.
     """
     warm_up = sum(bench.slowest_of(f"{name}, {how}, warm-up", play) for how, play in plays.items())
     steps = max(_FEWEST, min(_MOST, int(_PLAYS_S / max(warm_up, 1e-6))))
@@ -296,11 +296,11 @@ BATCHES = 7
 _BATCH_S = 0.05
 _MOST_CALLS = 200
 _SIDE = 8
-"""Calls of the quickest kind for one of the slowest, at most: all kinds are to end at about the same time."""
+"""Maximum calls of the fastest kind per call of the slowest: all kinds should end at about the same time."""
 
 
 class _Group(Struct, frozen=True):
-    """This rank's part in one kind: the members of its group, in their order, and the call."""
+    """This rank's part in one kind of group: its members, in order, and the call."""
 
     kind: Axis
     members: tuple[int, ...]
@@ -309,24 +309,27 @@ class _Group(Struct, frozen=True):
 
 
 def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[GroupRow]:
-    """Measure the groups of `grid`, one size (the largest of the plan). Rank 0 gets the rows, one per kind.
+    """Measure the groups of `grid` at one size (the largest of the plan). Yield the rows, one per kind, on rank 0.
 
-    `hosts` are those of the ranks. Raises UsageError if nothing has two ranks or the size is too small to share,
-    ProbeError if a step fails.
+    `hosts` are the ranks' hosts. Raises UsageError if nothing has two ranks or the size is too small to share,
+    ProbeError
+    if a step fails.
     """
     if grid.ranks < 2:
         raise UsageError("--groups: no group has two ranks, so nothing would be sent")
-    made = [_opened(bench, grid, kind) for kind in AXES if grid.along(kind) > 1]
+    made = [_open_group(bench, grid, kind) for kind in AXES if grid.along(kind) > 1]
     alone = {each.kind: _time_one_kind(bench, each) for each in made}
     together = _time_together(bench, made, alone) if len(made) > 1 else {}
     for each in made:
         bench.set_phase(f"{each.kind} groups gather")
         by_rank = bench.exchange.collect([alone[each.kind], together.get(each.kind)])
         if by_rank is not None:
-            yield _row(grid, each, hosts, [own for own, _ in by_rank], [shared for _, shared in by_rank if shared])
+            yield _group_row(
+                grid, each, hosts, [own for own, _ in by_rank], [shared for _, shared in by_rank if shared]
+            )
 
 
-def _opened(bench: Bench, grid: Grid, kind: Axis) -> _Group:
+def _open_group(bench: Bench, grid: Grid, kind: Axis) -> _Group:
     """Open this rank's group of `kind`, and bind the call."""
     plan = bench.plan
     members = next(group for group in grid.groups(kind) if plan.rank in group)
@@ -351,7 +354,9 @@ def _opened(bench: Bench, grid: Grid, kind: Axis) -> _Group:
 
 
 def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
-    """Return seconds per call while no other kind is at work, batch by batch; the slowest rank settles the calls."""
+    """Return seconds per call of each batch while no other kind is active; the slowest rank sets the
+    number of calls.
+    """
     with bench.phase(f"{group.kind} groups warm-up"):
         bench.clock.barrier()
         for _ in range(max(1, bench.plan.warmup)):
@@ -366,7 +371,7 @@ def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
 def _time_together(
     bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Sequence[float]]
 ) -> dict[Axis, list[float]]:
-    """Return seconds per call of each kind while all kinds are at work, batch by batch."""
+    """Return seconds per call of each batch, by kind, while all kinds are active."""
     # How many calls of each kind take the same time, so that none runs alone at the end:
     slowest_s = [bench.slowest(median(alone[group.kind])) for group in groups]
     rounds = max(1, round(_BATCH_S / max(slowest_s)))
@@ -382,7 +387,7 @@ def _time_together(
 
 
 def _run_in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
-    """Run one thread per kind in host memory, for gloo's calls return when they have happened."""
+    """Run one thread per kind in host memory: gloo's calls return when they are complete."""
 
     def run_calls(group: _Group, count: int) -> float:
         began = time.perf_counter()
@@ -395,7 +400,7 @@ def _run_in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[flo
 
 
 def _run_on_streams(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
-    """Run one CUDA stream per kind; one thread hands over calls in turn, in the same order on every rank."""
+    """Run one CUDA stream per kind; one thread launches calls in turn, in the same order on every rank."""
     streams = [torch.cuda.Stream() for _ in groups]
     first, last = ([torch.cuda.Event(enable_timing=True) for _ in groups] for _ in range(2))
     for stream, event in zip(streams, first, strict=True):
@@ -411,10 +416,10 @@ def _run_on_streams(groups: Sequence[_Group], counts: Sequence[int]) -> list[flo
     return [begin.elapsed_time(end) / 1e3 for begin, end in zip(first, last, strict=True)]
 
 
-def _row(
+def _group_row(
     grid: Grid, group: _Group, hosts: Sequence[str], alone: Sequence[Sequence[float]], shared: Sequence[Sequence[float]]
 ) -> GroupRow:
-    """Reduce one kind over all its groups: a group's time is the mean over its ranks, the median over batches."""
+    """Reduce one kind over all its groups: mean over a group's ranks, median over batches."""
     kind, op = group.kind, OPS[OPERATION[group.kind]]
     groups = grid.groups(kind)
     slowest, seconds = _slowest(groups, alone)

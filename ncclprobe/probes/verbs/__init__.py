@@ -1,1 +1,1 @@
-"""The verbs zone: RDMA between two ports through libibverbs, by ctypes. It never loads torch."""
+"""RDMA between two ports through libibverbs, by ctypes. Never loads torch."""

@@ -1,8 +1,8 @@
-"""The verbs library's binary interface: numbers, and the layouts of structures passed by address.
+"""libibverbs' binary interface: constants, and the layouts of structures passed by address.
 
-All of it is rdma-core's ``libibverbs/verbs.h`` (installed as ``infiniband/verbs.h``), whose structures have the names
-given here; it is the same since IBVERBS_1.1, and NCCL's own ``src/include/ibvcore.h`` copies it too.
-tests/probes/test_verbs_abi.py compares every size and offset with those that a C compiler computes from the header.
+From rdma-core's ``libibverbs/verbs.h`` (installed as ``infiniband/verbs.h``), whose structure names are given here;
+unchanged since IBVERBS_1.1, and copied by NCCL's own ``src/include/ibvcore.h``. tests/probes/test_verbs_abi.py compares
+every size and offset with those that a C compiler computes from the header.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 """Lanes by a port's active_width."""
 LANE_GBPS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0}
-"""Gb/s by active_speed (SDR to NDR; XDR, 256, does not fit the field that every version of the library has)."""
+"""Gb/s per lane by active_speed (SDR to NDR; XDR, 256, does not fit the field that all library versions have)."""
 
 
 class GidEntry(Structure):
@@ -343,4 +343,4 @@ PROTOTYPES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ibv_ack_async_event": (None, (POINTER(AsyncEvent),)),
     "ibv_event_type_str": (ctypes.c_char_p, (c_int,)),
 }
-"""Result and parameters of every function that is called by name. A device, context or queue pair is an address."""
+"""Result and parameter types of every function called by name. A device, context or queue pair is an address."""

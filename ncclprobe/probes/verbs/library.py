@@ -1,4 +1,4 @@
-"""libibverbs, loaded by its name when it is first needed, and its calls with the reason of each that fails.
+"""libibverbs, loaded on first use, and its calls with the reason for each failure.
 
 Only in the child (:mod:`ncclprobe.probes.verbs.server`): any of these calls may never return.
 """
@@ -16,18 +16,18 @@ from ncclprobe.probes.verbs import abi
 
 NAME = "libibverbs.so.1"
 EVENTS = 64
-"""Asynchronous events of one device that are read."""
+"""Maximum asynchronous events read from a device."""
 
 
 class VerbsError(Exception):
-    """A step that did not succeed; `failure` is the reason without the step, which the caller knows."""
+    """A failed step; `failure` adds the step, which the caller knows."""
 
     def __init__(self, kind: RailFailureKind, text: str, **more: Any) -> None:
         super().__init__(text)
         self.kind, self.more = kind, more
 
     def failure(self, step: RailStepName, **more: Any) -> RailFailure:
-        """Return it as a failure of `step`."""
+        """Return the error as a failure of `step`."""
         return RailFailure(step=step, kind=self.kind, text=str(self), **{**self.more, **more})
 
 
@@ -43,11 +43,11 @@ class Library:
             raise VerbsError("missing", f"{error}: no RDMA library in this image (rdma-core, libibverbs1)") from None
 
     def has(self, name: str) -> bool:
-        """Return whether the library, which may be an old one, has this function."""
+        """Return whether the library, which may be old, has this function."""
         return hasattr(self._loaded, name)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Return the result of the function. Raises VerbsError if it is null, or a number that is not 0."""
+        """Call a function. Raises VerbsError if the result is null or a nonzero number."""
         self.announce(name)
         function = self._function(name)
         ctypes.set_errno(0)
@@ -66,7 +66,7 @@ class Library:
 
     @contextlib.contextmanager
     def devices(self) -> Iterator[dict[str, int]]:
-        """Yield the address of each device by its name, for the duration of the block."""
+        """Provide each device's address by name, for the duration of the block."""
         count = ctypes.c_int()
         self.announce("ibv_get_device_list")
         listed = self._function("ibv_get_device_list")(ctypes.byref(count))
@@ -82,7 +82,7 @@ class Library:
             self._function("ibv_free_device_list")(listed)
 
     def events(self, context: Any) -> Iterator[tuple[int, str]]:
-        """Yield number and words of the asynchronous events that the device has reported since."""
+        """Yield code and description of the asynchronous events that the device has reported since."""
         for _ in range(EVENTS):
             if not select.select([context.contents.async_fd], [], [], 0)[0]:
                 return
@@ -102,7 +102,7 @@ def _refusal(name: str, number: int) -> VerbsError:
 
 
 def _hint(name: str, number: int) -> str:
-    """Return what this refusal usually means, as a clause; empty: nothing is known of it."""
+    """Return what this error usually means, as a clause; empty if unknown."""
     registers = name.startswith("ibv_reg_")
     if number == errno.ENOMEM and (registers or name in ("ibv_create_cq", "ibv_create_qp")):
         return ", as happens at the limit of locked memory (ulimit -l) without CAP_IPC_LOCK"

@@ -1,4 +1,4 @@
-"""What the parent asks its child, and what the child answers: JSON, each with its length before it."""
+"""Requests of the parent and answers of the child: length-prefixed JSON."""
 
 from typing import Literal
 
@@ -15,17 +15,16 @@ from ncclprobe.model.rails import (
 from ncclprobe.model.values import Struct
 
 BROKEN = 70
-"""The exit code of a child that met a defect of ncclprobe's: EX_SOFTWARE of sysexits.h."""
+"""Exit code of a child that met a defect of ncclprobe: EX_SOFTWARE of sysexits.h."""
 PLACE_BYTES = 64
-"""Bytes of shared memory for the name of the child's present call."""
+"""Bytes of shared memory for the name of the child's current call."""
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request. `step` is the step that a failure belongs to. ``stop`` ends the step that is under way; it has no
-    answer.
+    """One request; a failure belongs to its `step`. ``stop`` ends the current step and has no answer.
 
     ``open`` needs `port` and `test`, ``connect`` the `peer`; ``renew`` makes new queue pairs. ``prepare`` fills both
-    regions for `direction`, ``stream`` writes and reads as requested, ``verify`` examines the data that arrived.
+    regions for `direction`, ``stream`` writes and reads as requested, ``verify`` checks the data that arrived.
     """
 
     do: Literal["open", "renew", "connect", "ping", "prepare", "stream", "verify", "stop"]
@@ -41,12 +40,12 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def way(self) -> RailDirection | None:
-        """Return the direction that a failure is of; None: of none."""
+        """Direction that a failure belongs to; None for steps without one."""
         return self.direction if self.step in ("prepare", "write", "verify") else None
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer: what the request asks for, or `failure`. `events`: all that the device reported so far."""
+    """The requested result, or `failure`. `events`: all that the device has reported so far."""
 
     address: RailAddress | None = None
     half_round_trip_us: tuple[float, ...] = ()

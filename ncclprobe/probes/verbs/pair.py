@@ -1,11 +1,12 @@
-"""Test one rail: this node's end of it, step by step with the other node's, over the channel between both.
+"""Test one rail: this node's end of it, in step with the other node's end, over the channel between them.
 
-Both ends do the same steps, and after each they send each other the result; no step waits for an end that failed.
-A connection that failed is made anew for the next step, because a queue pair cannot be used after its first error:
-so each direction is tried, and the data that arrived at one end shows what the other's error does not.
+Both ends make the same steps and send each other the result after each; no step waits for an end that failed. A failed
+connection is remade for the next step, because a queue pair is unusable after its first error: so each direction is
+tried, and the data that arrived at one end shows what the other end's error does not.
 
-The verbs library is loaded only in a child, so that a driver that hangs blocks nobody else. A child that is late is
-killed with its group and not waited for: the name of its last call is in memory that both share.
+The verbs library is loaded only in a child, so that a hanging driver blocks nothing else. A child that is late is
+killed
+with its process group and not waited for; the name of its last call is in memory that both share.
 """
 
 import asyncio
@@ -32,13 +33,13 @@ from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 from ncclprobe.wire import WireError
 
 START_S = 90.0
-"""Seconds to start: Python on a file server is slow if all nodes begin together."""
+"""Seconds to start: Python on a file server is slow if all nodes start together."""
 GRACE_S = 3.0
-"""Beyond the time that the child itself watches: until then it can say more than that it was late."""
+"""Extra time beyond the child's own deadline: until then its answer says more than that it was late."""
 
 
 class VerbsChild:
-    """Does one request after another. Raises VerbsError: hangs, died; then it is gone."""
+    """A child that answers one request at a time. Raises VerbsError if it hangs or dies; then it is gone."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,7 +48,7 @@ class VerbsChild:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def start(self, patience_s: float) -> None:
-        """Start the process, if it has not been, and wait until it answers. Raises VerbsError."""
+        """Start the process, unless it was started, and wait until it answers. Raises VerbsError."""
         if self._process or self._ended:
             return
         self._streams = await asyncio.open_unix_connection(sock=self._popen())
@@ -78,7 +79,7 @@ class VerbsChild:
         return ours
 
     async def ask(self, request: Request) -> Answer:
-        """Return the answer to `request`, within its seconds and a few more."""
+        """Return the answer to `request`, within its seconds and GRACE_S."""
         if not self._streams:
             raise VerbsError("died", "the process that calls the verbs library had already ended")
         reader, writer = self._streams
@@ -94,7 +95,7 @@ class VerbsChild:
             raise
 
     def stop(self) -> None:
-        """End the step that is under way: its answer arrives soon, with the results so far."""
+        """End the current step: its answer follows soon, with the results so far."""
         if self._streams:
             self._streams[1].write(framed(msgspec.json.encode(Request(do="stop"))))
 
@@ -136,7 +137,7 @@ def _ending(process: "subprocess.Popen[bytes]") -> str:
 
 
 _AFTER_S = 0.5
-"""Left to data on its way, once the other end has failed."""
+"""Time for data in flight, once the other end has failed."""
 _ENDS = frozenset(("hangs", "died", "missing", "channel"))
 """Failures after which an end can do nothing more."""
 Before = Callable[[str], Awaitable[None]]
@@ -153,8 +154,8 @@ async def run_rail(
 ) -> RailOutcome:
     """Test one rail together with the end that is called with the other value of `leads`. Return this end's outcome.
 
-    `deadline` is a time.monotonic(). `before`, if given, is awaited with the name of each step (``latency``,
-    ``out``, ``in``, ``both``) before it begins, so that all rails of a node can begin it together.
+    `deadline` is on time.monotonic(). `before`, if given, is awaited with the name of each step (``latency``, ``out``,
+    ``in``, ``both``) before it begins, so that all rails of a node can begin it together.
     """
     end = _End(port, test, leads, channel, deadline, before)
     with contextlib.suppress(_OverError):
@@ -167,7 +168,7 @@ class _OverError(Exception):
 
 
 class _End:
-    """This end. The other one sends after each step its failure, if any, and its address, if it has one."""
+    """This end. After each step the other end sends its failure, if any, and its address, if it has one."""
 
     def __init__(
         self, port: RailPort, test: RailTest, leads: bool, channel: RailChannel, deadline: float, before: Before | None
@@ -179,7 +180,7 @@ class _End:
         self.outcome = RailOutcome(asked=port)
 
     async def run(self) -> None:
-        """Do all steps, then kill the child. Raises _OverError."""
+        """Make all steps, then kill the child. Raises _OverError."""
         try:
             opening = Request(
                 do="open", step="open", seconds=self._test.setup_seconds, port=self.outcome.asked, test=self._test
@@ -197,8 +198,8 @@ class _End:
     async def _connect(self, first: Request) -> None:
         """Have queue pairs made by `first`, exchange addresses and connect.
 
-        The leading end sends its address before the other one connects, and receives the other's afterwards: so the
-        other can adapt to what the leading one's device offers, as NCCL's do (ibv_set_ece).
+        The leading end sends its address first and receives the other's afterwards, so that the other end can adapt to
+        what the leading device offers, as NCCL's do (ibv_set_ece).
         """
         failure, made = await self._ask(first)
         self._note(own=made.address)
@@ -233,7 +234,7 @@ class _End:
         self.outcome = replace(self.outcome, half_round_trip_us=answer.half_round_trip_us)
 
     async def _write(self, direction: RailDirection) -> None:
-        """Write or receive, or both, and examine the data that arrived, also after an error of either end."""
+        """Write, receive, or both, and check the data that arrived, even after an error of either end."""
         writes = direction == "both" or (direction == "out") == self._leads
         reads = direction == "both" or not writes
         if not self._connected:
@@ -257,7 +258,7 @@ class _End:
                 self.outcome = replace(self.outcome, arrivals=(*self.outcome.arrivals, looked.arrival))
 
     async def _begin(self, name: str, failure: RailFailure | None) -> None:
-        """Wait until both ends are ready. Raises _OverError if one cannot."""
+        """Wait until both ends are ready. Raises _OverError if one cannot be."""
         if self._before and not failure:
             await self._before(name)
         await self._tell(failure)
@@ -267,7 +268,7 @@ class _End:
             raise _OverError
 
     async def _together(self, request: Request) -> Answer:
-        """Do the step that the other end does as well, and receive its result. Raises _OverError."""
+        """Make a step that the other end makes as well, and receive its result. Raises _OverError."""
         asking = asyncio.ensure_future(self._ask(request))
         hearing = asyncio.ensure_future(self._hear(self._seconds(waits=True) + 2 * GRACE_S))
         try:
@@ -290,11 +291,11 @@ class _End:
     # The child, and the other end.
 
     def _seconds(self, *, waits: bool) -> float:
-        """Return how long a step may take; an end that only waits has longer, for the other one can say why."""
+        """Return the time limit of a step; an end that only waits has longer, because the other one can say why."""
         return self._test.seconds + (2 * GRACE_S if waits else 0.0)
 
     async def _ask(self, request: Request) -> tuple[RailFailure | None, Answer]:
-        """Return the answer to `request` here, and note its failure and its time."""
+        """Return the answer to `request` here; record its failure and its time."""
         began = time.monotonic()
         left_s = max(0.0, self._deadline - began - GRACE_S)
         try:
@@ -318,7 +319,9 @@ class _End:
             raise self._fail_alone(str(error)) from None
 
     async def _hear(self, seconds: float | None) -> tuple[RailFailure | None, RailAddress | None]:
-        """Return the other end's message, within `seconds`; None: until the deadline, for it may wait for others."""
+        """Return the other end's message, within `seconds`; None: until the deadline, because it may wait for
+        others.
+        """
         until = self._deadline if seconds is None else min(self._deadline, time.monotonic() + seconds)
         try:
             message = await self._channel.receive(until)
@@ -335,7 +338,7 @@ class _End:
         return failure, address
 
     def _blame(self, theirs: RailFailure | None, *, unless: RailFailure | None = None) -> None:
-        """Note that the other end failed, unless this one has a failure of its own: it would be reported twice."""
+        """Record that the other end failed, unless this end failed itself: it would be reported twice."""
         if theirs and not unless:
             text = f"the other end: {theirs.text}"
             self._failed(RailFailure(step=theirs.step, kind="peer", text=text, direction=theirs.direction))

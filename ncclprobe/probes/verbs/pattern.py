@@ -1,6 +1,7 @@
-"""The written bytes, their places, and how they arrived: pure, and equal on both ends.
+"""The bytes to write, their places, and the check of what arrived: pure, and equal on both ends.
 
-The region of each direction has `slots` messages, which the writes go round. It is filled before with the complement
+The region of each direction holds `slots` messages, and writes wrap around in it. It is first filled with the
+complement
 of the expected bytes, so that a byte that was not written differs from one that was written wrongly.
 """
 
@@ -9,7 +10,7 @@ import random
 from ncclprobe.model.rails import RailArrival, RailDirection, RailTest
 
 REGION_BYTES = 4 << 20
-"""The size of NCCL's buffer for each channel (NCCL_BUFFSIZE): its writes, like these, return to the same memory."""
+"""NCCL's buffer size per channel (NCCL_BUFFSIZE): its writes, like these, return to the same memory."""
 _PERIOD = 65521
 """A prime: no two places a power of two apart hold the same bytes."""
 _INVERTED = bytes(255 - byte for byte in range(256))
@@ -21,7 +22,7 @@ def slots(test: RailTest, queue_pairs: int) -> int:
 
 
 def tile(seed: int, by_leader: bool, nbytes: int) -> bytes:
-    """Return what the end that leads, or the other, writes to a region of `nbytes`."""
+    """Return what one end writes to a region of `nbytes`: the leading end, or the other."""
     block = random.Random(2 * seed + by_leader).randbytes(_PERIOD)
     return (block * (nbytes // _PERIOD + 1))[:nbytes]
 
@@ -32,7 +33,7 @@ def complement(data: bytes) -> bytes:
 
 
 def judge(direction: RailDirection, expected: bytes, found: bytes) -> RailArrival:
-    """Return what arrived, of a region that held the complement of `expected`."""
+    """Judge what arrived in a region that was filled with the complement of `expected`."""
     if found == expected:
         return RailArrival(direction=direction, checked_bytes=len(found), arrived_bytes=len(found))
     numbers = (int.from_bytes(data, "little") for data in (expected, found))

@@ -1,7 +1,7 @@
-"""One end: a port opened with the choices asked for, its memory, and queue pairs to the other end.
+"""One end: an opened port, its memory, and queue pairs to the other end.
 
-The states and values of a queue pair are those of NCCL's net_ib (``src/transport/net_ib/connect.cc``, ncclIbQpInit,
-ncclIbQpRtr, ncclIbQpRts of v2.30.7), its registration that of ``reg.cc`` (ncclIbRegMrDmaBufInternal2).
+Queue pair states and attributes are those of NCCL's net_ib (``src/transport/net_ib/connect.cc``, ncclIbQpInit,
+ncclIbQpRtr, ncclIbQpRts of v2.30.7), memory registration that of ``reg.cc`` (ncclIbRegMrDmaBufInternal2).
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from ncclprobe.probes.verbs import abi, pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
 
 MAILBOX_BYTES = 4096
-"""The host's memory for small messages: what is sent in its first word, what is received in the word at MAILBOX_IN."""
+"""Host memory for small messages: the first word is sent, the word at MAILBOX_IN is received."""
 MAILBOX_IN = 2048
 _NCCLS = abi.LOCAL_WRITE | abi.REMOTE_WRITE | abi.REMOTE_READ | abi.REMOTE_ATOMIC
 _LAYERS: dict[int, Literal["InfiniBand", "Ethernet"]] = {abi.INFINIBAND: "InfiniBand", abi.ETHERNET: "Ethernet"}
@@ -47,9 +47,9 @@ class Port:
         self._pd = library.call("ibv_alloc_pd", self.context)
         self.region_bytes = test.message_bytes * pattern.slots(test, asked.queue_pairs)
         self.data = allocate(asked, 2 * self.region_bytes, library.announce)
-        self.data_mr = self._registered(self.data)
+        self.data_mr = self._register(self.data)
         self.mailbox = _HostMemory(MAILBOX_BYTES)
-        self.mailbox_mr = self._registered(self.mailbox)
+        self.mailbox_mr = self._register(self.mailbox)
         self.cq: Any = None
         self.events: list[str] = []
         self.queue_pairs: list[Any] = []
@@ -64,7 +64,7 @@ class Port:
             return self.library.call("ibv_open_device", devices[self.asked.device])
 
     def _read_gid(self) -> tuple[bytes, str]:
-        """Return the entry at the requested index, and its type; an unknown type is empty."""
+        """Return the GID at the requested index, and its type; empty if the type is unknown."""
         index = self.asked.gid_index
         if not 0 <= index < self.attr.gid_tbl_len:
             text = f"no GID index {index}: the table has {self.attr.gid_tbl_len} entries"
@@ -84,8 +84,8 @@ class Port:
         self.library.call("_ibv_query_gid_ex", self.context, self.asked.port, index, ctypes.byref(entry), 0, size)
         return abi.GID_TYPES[entry.gid_type] if entry.gid_type < len(abi.GID_TYPES) else ""
 
-    def _registered(self, held: "_HostMemory | _GpuMemory") -> Any:
-        """Register as NCCL does: a DMA-BUF if requested, by ibv_reg_mr_iova2 if writes may be reordered."""
+    def _register(self, held: "_HostMemory | _GpuMemory") -> Any:
+        """Register memory as NCCL does: as a DMA-BUF if requested, by ibv_reg_mr_iova2 if writes may be reordered."""
         call, at, nbytes = self.library.call, held.address, held.nbytes
         access = _NCCLS | (abi.RELAXED_ORDERING if self.asked.relaxed_ordering else 0)
         if isinstance(held, _GpuMemory) and self.asked.memory == "cuda-dmabuf":
@@ -96,7 +96,7 @@ class Port:
         return call("ibv_reg_mr", self._pd, at, nbytes, access)
 
     def look_at_events(self) -> VerbsError | None:
-        """Keep what the device reports. Return the error that it makes; None: nothing that ends a transfer."""
+        """Record the device's events; return the error that they amount to, None if nothing ends a transfer."""
         found = None
         for number, words in self.library.events(self.context):
             self.events.append(words)
@@ -107,10 +107,11 @@ class Port:
     # Queue pairs.
 
     def create(self) -> None:
-        """Make queue pairs in the place of those there were, and bring them to INIT.
+        """Replace the queue pairs by new ones in state INIT.
 
-        Their completion queue is new as well: rxe leaves in it what queue pairs that are gone had completed, which
-        would be taken for that of the new ones.
+        Their completion queue is new as well: rxe leaves completions of destroyed queue pairs in the old one, which
+        would be
+        taken for those of the new ones.
         """
         while self.queue_pairs:
             self.library.call("ibv_destroy_qp", self.queue_pairs.pop())
@@ -130,7 +131,7 @@ class Port:
         self._psns = [secrets.randbelow(1 << 24) for _ in self.queue_pairs]
 
     def address(self) -> RailAddress:
-        """Return what the other end must know."""
+        """Return what the other end must know to connect."""
         attr, asked = self.attr, self.asked
         active = abi.MTUS.get(attr.active_mtu, 0)
         return RailAddress(
@@ -158,7 +159,7 @@ class Port:
         )
 
     def _ece(self, made: Any) -> tuple[int, int, int] | None:
-        """Return what the device offers, or after a connection uses, beyond the standard; None: nothing."""
+        """Return the enhanced connection options that the device offers, or uses once connected; None if none."""
         if not (self.asked.ece and self.library.has("ibv_query_ece")):
             return None
         ece = abi.Ece()
@@ -169,7 +170,7 @@ class Port:
         return ece.vendor_id, ece.options, ece.comp_mask
 
     def connect(self, peer: RailAddress) -> None:
-        """Bring the queue pairs to RTR and RTS, each to the peer's of the same place."""
+        """Bring the queue pairs to RTR and RTS, each to the peer's at the same index."""
         mtu = min(self.address().mtu, peer.mtu)
         for made, psn, other in zip(self.queue_pairs, self._psns, peer.queue_pairs, strict=True):
             if other.ece and self._ece(made):
@@ -187,7 +188,7 @@ class Port:
         self._modify(made, attr, known | abi.QP_MAX_DEST_RD_ATOMIC | abi.QP_MIN_RNR_TIMER)
 
     def _route(self, peer: RailAddress) -> abi.AhAttr:
-        """Return the way to the peer: by its GID on Ethernet and to another subnet, otherwise by its LID."""
+        """Return the path to the peer: by GID on Ethernet and to another subnet, otherwise by LID."""
         gid = bytes.fromhex(peer.gid)
         way = abi.AhAttr(sl=self.asked.service_level or 0, port_num=self.asked.port)
         ethernet = self.attr.link_layer == abi.ETHERNET
@@ -212,9 +213,9 @@ class Port:
 
 
 def keep_near(device: str) -> None:
-    """Run on the processors near the device whose folder this is, and so take its memory there; otherwise as before.
+    """Pin to the processors near the device with this sysfs folder, and so allocate memory there; ignore failures.
 
-    NCCL's threads for the network run near the GPU, whose NIC is usually on the same NUMA node.
+    NCCL's network threads run near the GPU, whose NIC is usually on the same NUMA node.
     """
     with contextlib.suppress(OSError, ValueError, ParseError):
         near = cpu_list(Path(device, "device", "local_cpulist").read_text())
@@ -233,20 +234,20 @@ def _flid(gid: bytes) -> int:
 
 _CUDA = "libcuda.so.1"
 _BLOCK = 2 << 20
-"""What CUDA maps at once: an allocation of whole blocks shares none, so it can be exported as a DMA-BUF."""
+"""CUDA's mapping granularity: an allocation of whole blocks shares none, so it can be exported as a DMA-BUF."""
 _DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 _SYNC_MEMOPS = 6  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: what GPUDirect RDMA asks of memory that a NIC writes
 
 
 def allocate(port: RailPort, nbytes: int, announce: Callable[[str], None]) -> "_HostMemory | _GpuMemory":
-    """Return memory of the kind that `port` asks for. Raises VerbsError."""
+    """Allocate memory of the kind that `port` asks for. Raises VerbsError."""
     if port.memory == "host":
         return _HostMemory(nbytes)
     return _GpuMemory(port.gpu or 0, nbytes, announce)
 
 
 class _HostMemory:
-    """Anonymous memory of this process, beginning at a page."""
+    """Anonymous, page-aligned memory of this process."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -255,19 +256,17 @@ class _HostMemory:
         self.address = ctypes.addressof(self._first)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Put `data` at `offset`."""
         self.map[offset : offset + len(data)] = data
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return the bytes at that place."""
         return self.map[offset : offset + nbytes]
 
 
 class _GpuMemory:
-    """Memory of the GPU with NVML's index `gpu`, in its primary context.
+    """Memory of the GPU with NVML index `gpu`, in its primary context.
 
-    NVML counts all GPUs in the order of their addresses. CUDA does so too if CUDA_DEVICE_ORDER is set so and
-    CUDA_VISIBLE_DEVICES leaves none out.
+    NVML orders all GPUs by PCI address. CUDA does so too if CUDA_DEVICE_ORDER says so and CUDA_VISIBLE_DEVICES hides
+    none.
     """
 
     def __init__(self, gpu: int, nbytes: int, announce: Callable[[str], None]) -> None:
@@ -294,14 +293,14 @@ class _GpuMemory:
         self._call("cuMemcpyHtoD_v2", self._address_at(offset), data, ctypes.c_size_t(len(data)))
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Copy it from the GPU."""
+        """Copy `nbytes` from the GPU."""
         found = ctypes.create_string_buffer(nbytes)
         self._call("cuMemcpyDtoH_v2", found, self._address_at(offset), ctypes.c_size_t(nbytes))
         return found.raw
 
     @contextlib.contextmanager
     def exported(self) -> Iterator[int]:
-        """Yield a file descriptor of a DMA-BUF for all of it, to be registered. Raises VerbsError."""
+        """Provide a DMA-BUF file descriptor of the whole memory, for registration. Raises VerbsError."""
         handle = ctypes.c_int(-1)
         size, no_flags = ctypes.c_size_t(self.nbytes), ctypes.c_ulonglong(0)
         self._call(
@@ -316,7 +315,7 @@ class _GpuMemory:
         return ctypes.c_uint64(self.address + offset)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        """Call a function of CUDA's driver library. Raises VerbsError if it is missing, or fails."""
+        """Call CUDA's driver library. Raises VerbsError if the function is missing or fails."""
         self._announce(name)
         try:
             code = getattr(self._cuda, name)(*arguments)

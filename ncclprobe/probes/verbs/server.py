@@ -1,7 +1,7 @@
-"""The code of the child of :mod:`ncclprobe.probes.verbs.pair`, and of no other process: one end, step by step.
+"""The child process of :mod:`ncclprobe.probes.verbs.pair`: one end of a rail test, step by step.
 
-Its standard input is a socket for requests and answers. The name of its present call is in memory that it shares with
-its parent, so the parent can name a call that hangs.
+Its standard input is a socket for requests and answers. The name of its current call is in memory shared with its
+parent, so that the parent can name a call that hangs.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def serve(place: str) -> None:
     with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
         end = _End(mmap.mmap(int(place), PLACE_BYTES), wire)
         wire.sendall(_encoded(Answer()))  # ready
-        while asked := _asked(wire):
+        while asked := _next_request(wire):
             if asked.do != "stop":  # one that came after its step had ended
                 wire.sendall(_encoded(end.do(asked)))
 
@@ -40,8 +40,8 @@ def _encoded(answer: Answer) -> bytes:
     return framed(msgspec.json.encode(answer))
 
 
-def _asked(wire: socket.socket) -> Request | None:
-    """Return the next request; None: the parent has hung up. Nothing is read ahead, so that a stop can be seen."""
+def _next_request(wire: socket.socket) -> Request | None:
+    """Return the next request; None if the parent has hung up. Never reads ahead, so that a stop can be seen."""
     head = wire.recv(LENGTH.size, socket.MSG_WAITALL)
     if len(head) < LENGTH.size:
         return None
@@ -60,7 +60,7 @@ class _End:
         self._traffic: Traffic | None = None
 
     def do(self, asked: Request) -> Answer:
-        """Do one step, and return its answer."""
+        """Make one step, and return its answer."""
         try:
             answer: Answer = getattr(self, f"_{asked.do}")(asked)
         except VerbsError as error:
@@ -82,13 +82,13 @@ class _End:
 
     @property
     def port(self) -> Port:
-        """The opened one."""
+        """The opened port."""
         assert self._port
         return self._port
 
     @property
     def traffic(self) -> Traffic:
-        """That over the present queue pairs."""
+        """Traffic over the current queue pairs."""
         assert self._traffic
         return self._traffic
 
@@ -113,7 +113,7 @@ class _End:
         return Answer(half_round_trip_us=ping.run(self.port.test.round_trips))
 
     def _prepare(self, asked: Request) -> Answer:
-        """Fill what is written from, and what is written to with what nothing writes."""
+        """Fill the outgoing region with the pattern, and the incoming one with bytes that nothing writes."""
         port = self.port
         port.data.write(0, self._tile(by_leader=asked.leads))
         port.data.write(port.region_bytes, pattern.complement(self._tile(by_leader=not asked.leads)))
@@ -133,15 +133,15 @@ class _End:
 
 
 _WARM = 0.1
-"""Round trips that are not counted."""
+"""Share of round trips made first and not counted."""
 _SHARE = 0.2
-"""The share of the step's seconds for round trips: a path that answers late then has enough of them."""
+"""Share of the step's seconds for round trips: enough even for a slow path."""
 _LAST = 1 << 63
-"""Added to the count of the last round trip by the end that leads."""
+"""Added by the leading end to the count of the last round trip."""
 
 
 class _Ping:
-    """A counter that goes to and fro between the mailboxes of both ends, in the host's memory."""
+    """A counter that bounces between the mailboxes of both ends, in host memory."""
 
     def __init__(self, traffic: Traffic, seconds: float, *, leads: bool) -> None:
         port, peer = traffic.port, traffic.peer
@@ -155,7 +155,7 @@ class _Ping:
         self._unanswered = 0
 
     def run(self, round_trips: int) -> tuple[float, ...]:
-        """Return half of each round trip, in µs, if this end leads; fewer if they take long.
+        """Return half of each round trip, in µs, on the leading end; fewer if they are slow.
 
         Raises VerbsError, Stopped.
         """

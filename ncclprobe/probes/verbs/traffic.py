@@ -1,11 +1,11 @@
-"""Work requests and their completions, over the queue pairs of a connected port.
+"""Streams of large RDMA writes over all queue pairs of a connected port, and their completions.
 
-Streams of large RDMA writes, over all queue pairs of a connection.
-
-The interpreter is kept off the path: the chain of a queue pair is built once, and one call posts all of it, only the
-last request of it signalled. A stream ends with an RDMA write with immediate data on each queue pair, as NCCL's does:
-with the last message, or, under adaptive routing, as an empty one after it (ncclIbMultiSend). So the receiver knows
-without asking that all of it has arrived, however the network ordered it.
+The interpreter is kept off the path: the chain of a queue pair is built once, and one call posts all of it, with only
+the
+last request signalled. A stream ends with an RDMA write with immediate data on each queue pair, as NCCL's does: the
+last
+message itself, or, under adaptive routing, an empty one after it (ncclIbMultiSend). So the receiver knows that all has
+arrived, however the network ordered it.
 """
 
 import ctypes
@@ -21,21 +21,23 @@ from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.port import Port
 
 AT_ONCE = 32
-"""Completions that are taken by one call."""
+"""Maximum completions per poll."""
 SPINS = 200
-"""Polls that find nothing before :meth:`Traffic.look_up`."""
+"""Empty polls before :meth:`Traffic.look_up`."""
 _RESTS_AFTER_S, _SHARE, _REST_S = 0.1, 1 / 32, 0.005
-"""Who has waited so long rests for this share of that time between polls: so much later a completion may be seen."""
+"""After this wait, sleep between polls for this share of the wait, at most so long: a completion may
+be seen that late.
+"""
 _LOST_S = 0.05
-"""Seconds to wait for the completion of an earlier error, after one that only reports that there was one."""
+"""Wait for the completion of an earlier error, after one that only says that there was one."""
 
 
 class Stopped(Exception):
-    """The parent wants no more of this step."""
+    """The parent ends this step."""
 
 
 class Traffic:
-    """Moves data over a connected port. `at` receives the name of each call; `stopped` is whether to end early."""
+    """Moves data over a connected port. `at` receives the name of each call; `stopped` returns whether to end early."""
 
     def __init__(self, port: Port, peer: RailAddress, at: Callable[[str], None], stopped: Callable[[], bool]) -> None:
         self.port, self.peer = port, peer
@@ -54,7 +56,7 @@ class Traffic:
             self.expect(index)
 
     def expect(self, index: int) -> None:
-        """Post what the immediate data that ends a stream will consume on a queue pair."""
+        """Post the receive that the immediate data at a stream's end will consume, on one queue pair."""
         self.at("ibv_post_recv")
         self._post(self._post_recv, self._addresses[index], abi.RecvWr(wr_id=index))
         self.at("ibv_poll_cq")
@@ -66,7 +68,7 @@ class Traffic:
             raise VerbsError("refused", f"{name}: {os.strerror(abs(refusal))}", call=name, errno=abs(refusal))
 
     def completions(self) -> Sequence[tuple[int, int]]:
-        """Return opcode and request of what has completed; empty: nothing. Raises VerbsError for one that failed."""
+        """Return opcode and request of each completion; empty if none. Raises VerbsError for a failed one."""
         count = self._poll_cq(self.port.cq, AT_ONCE, ctypes.addressof(self._found))
         if count == 0:
             return ()
@@ -91,10 +93,11 @@ class Traffic:
         return VerbsError("completion", text, status=status)
 
     def look_up(self, until: float, what: str, *, timed: bool = True) -> None:
-        """Pause polling to check the time, the parent and the device. Raises VerbsError, or Stopped.
+        """Check the time, the parent and the device between polls. Raises VerbsError, Stopped.
 
-        If the completions are not `timed`, it rests at once: otherwise eight rails would keep eight processors busy,
-        and an emulated wire has no other to run on.
+        If completions are not `timed`, sleep at once: eight rails would keep eight processors busy, and an emulated
+        wire
+        has no other to run on.
         """
         waited_s = time.monotonic() - self._found_at
         if timed and waited_s < _RESTS_AFTER_S:
@@ -116,14 +119,14 @@ class Traffic:
 
 
 _IN_FLIGHT = 2
-"""Chains of each queue pair: while one is on its way, the next is posted already."""
+"""Chains in flight per queue pair: the next is posted while one is on its way."""
 """Times of chains that are kept."""
 
 
 class Stream:
-    """Writes, and waits for the other end's writes, each if requested.
+    """Writes, waits for the other end's writes, or both.
 
-    `turns`: the seconds of each turn with completions, and the number of chains completed.
+    `turns`: the seconds of each poll that found completions, and the number of chains completed.
     """
 
     def __init__(self, traffic: Traffic, *, writes: bool, reads: bool) -> None:
@@ -136,7 +139,7 @@ class Stream:
         self.turns: list[tuple[float, int]] = []
 
     def run(self, direction: RailDirection, seconds: float) -> RailStream | None:
-        """Return what writing took; None: this end only reads. Raises VerbsError, Stopped."""
+        """Return what writing took; None if this end only reads. Raises VerbsError, Stopped."""
         until, spins = time.monotonic() + seconds, 0
         self._began = self._last = time.perf_counter()
         for queue in self._queues:
@@ -149,7 +152,7 @@ class Stream:
         return self._written(direction) if self._queues else None
 
     def _turn(self) -> bool:
-        """Poll once, and post in the place of what has completed. Return whether anything had."""
+        """Poll once, and replace what has completed. Return whether anything had."""
         began = time.perf_counter()
         found = self._traffic.completions()
         if not found:
@@ -183,7 +186,7 @@ class Stream:
 
 
 class _Queue:
-    """The writes of one queue pair: chains of unsignalled requests but for the last, then what ends the stream."""
+    """The writes of one queue pair: chains with only the last request signalled, then the end of the stream."""
 
     def __init__(self, traffic: Traffic, index: int, share: int) -> None:
         self._traffic, self._index = traffic, index
@@ -201,7 +204,7 @@ class _Queue:
             self._prepare_last((share - 1) % self._chain)
 
     def _prepare(self, place: int, offset: int) -> None:
-        """Make the request of one place in the chain."""
+        """Build the request at one place in the chain."""
         port, peer = self._traffic.port, self._traffic.peer
         sge, request = self._sges[place], self._requests[place]
         sge.addr, sge.length, sge.lkey = port.data.address + offset, port.test.message_bytes, port.data_mr.contents.lkey
@@ -215,7 +218,9 @@ class _Queue:
         request.send_flags = abi.SIGNALED if last else 0
 
     def _prepare_last(self, place: int) -> None:
-        """Make what ends the stream: the last message with immediate data, or that message and an empty one with it."""
+        """Build the end of the stream: the last message with immediate data, or that message and an empty one
+        with it.
+        """
         source, (message, empty) = self._requests[place], self._last
         ctypes.memmove(ctypes.addressof(message), ctypes.addressof(source), ctypes.sizeof(source))
         message.next, message.send_flags, message.opcode = None, abi.SIGNALED, abi.RDMA_WRITE_WITH_IMM
@@ -225,7 +230,7 @@ class _Queue:
             empty.remote_addr, empty.rkey = source.remote_addr, source.rkey
 
     def fill(self) -> None:
-        """Post as many chains as may be in flight, and at the end what ends the stream."""
+        """Post as many chains as may be in flight, and at the end the end of the stream."""
         while len(self._flying) < _IN_FLIGHT and (self._left or self._ending):
             if not self._left:
                 self._ending = False
