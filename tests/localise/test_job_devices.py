@@ -55,7 +55,7 @@ def test_the_peer_of_the_socket_that_a_rank_or_its_worker_reads_is_named() -> No
     for state, call, address in ((reads, "recvfrom", "10.9.9.7:443"), (polls, "read", "10.9.9.8:443")):
         states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (state, later(state))}
         found = looked(states, recorded(WAIT_OF_51, backend="gloo"), wires=((), peers))
-        wanted = f"reads data that do not arrive ({call} of a connection to {address}, silent for 63 s)"
+        wanted = f"is blocked reading data that does not arrive ({call} of a connection to {address}, silent for 63 s)"
         assert wanted in found.classes[0].doing
 
 

@@ -35,16 +35,16 @@ def stuck_in(*frames: tuple[str, str], state: LiveRank = IDLE, own: FlightFrame 
 @each_row(
     ("frames", "waits", "advice"),
     [
-        ([("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")], "another thread has to put", "exception"),
-        ([("Condition.wait", f"{PYTHON}/threading.py"), ("Queue.put", f"{PYTHON}/queue.py")], "to empty", "empties"),
+        ([("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")], "another thread must put", "exception"),
+        ([("Condition.wait", f"{PYTHON}/threading.py"), ("Queue.put", f"{PYTHON}/queue.py")], "must empty", "empties"),
         ([("Condition.wait", f"{PYTHON}/threading.py"), ("Event.wait", f"{PYTHON}/threading.py")], "event", "set it"),
         ([("Condition.wait", f"{PYTHON}/threading.py")], "a condition", "notify it"),
         ([("join", f"{PYTHON}/threading.py")], "the end of a thread", "that thread"),
         ([("_recv", f"{PYTHON}/multiprocessing/connection.py"), ("get", f"{PYTHON}/multiprocessing/queues.py")],
-         "another process has to put", "fills this queue"),
+         "another process must put", "fills this queue"),
         ([("recv", f"{PYTHON}/multiprocessing/connection.py")], "a message from another process", "other end"),
         ([("SemLock.__enter__", f"{PYTHON}/multiprocessing/synchronize.py")], "a lock that processes share", "killed"),
-        ([("wait", f"{PYTHON}/multiprocessing/synchronize.py")], "another process has to set", "has to set it"),
+        ([("wait", f"{PYTHON}/multiprocessing/synchronize.py")], "another process must set", "must set it"),
         ([("map", f"{PYTHON}/multiprocessing/pool.py")], "a worker pool", "workers"),
         ([("join", f"{PYTHON}/multiprocessing/process.py")], "the end of a process", "pstree"),
         ([("Popen._try_wait", f"{PYTHON}/subprocess.py")], "a program that it has started", "pstree"),
@@ -52,7 +52,7 @@ def stuck_in(*frames: tuple[str, str], state: LiveRank = IDLE, own: FlightFrame 
         ([("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")], "an extension build", "-name lock"),
         ([("acquire", f"{PACKAGES}/filelock/_api.py")], "a lock file", "fuser"),
         ([("_try_get_data", f"{PACKAGES}/torch/utils/data/dataloader.py")], "its data loader", "num_workers=0"),
-        ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "over HTTP", "curl"),
+        ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "HTTP server", "curl"),
         ([("recv", f"{PACKAGES}/redis/connection.py")], "a network reply", "timeout"),
         ([("select", f"{PYTHON}/selectors.py"), ("run", f"{PYTHON}/asyncio/runners.py")], "(asyncio)", "the task"),
         ([], "waits for a lock or for another thread", "py-spy dump"),
@@ -75,7 +75,7 @@ def test_a_loop_with_pauses_says_what_it_asks_for() -> None:
     found = stuck_in(state=SLEEPS, own=own)
     (finding,) = outside.run(found)
     assert finding.message == "polls for a file in a loop (os.path.exists, line 11), train.py:12 in step"
-    assert "has to write this file" in finding.remedy
+    assert "should write this file" in finding.remedy
     assert found.classes[0].reason == "polls-file"
 
 
@@ -194,9 +194,9 @@ def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:
 def test_a_lock_in_a_handler_a_debugger_and_standard_input_are_told_apart() -> None:
     handler = LiveFrame("on_signal", "/home/u/train.py", 8, {"signal": "12"})
     rows = [
-        (IDLE, handler, "inside the handler of a signal"),
+        (IDLE, handler, "inside a signal handler"),
         (replace(IDLE, call="read", file="pipe:[7]", stdin=True), OWN, "reads its standard input"),
-        (replace(IDLE, call="read", file="pipe:[7]"), OWN, "reads data that do not arrive (read of pipe:[7])"),
+        (replace(IDLE, call="read", file="pipe:[7]"), OWN, "reading data that does not arrive (read of pipe:[7])"),
         (SLEEPS, handler, "sleeps (nanosleep)"),
     ]
     for state, own, words in some(rows):
@@ -251,7 +251,7 @@ def in_call(name: str, values: dict[str, str]) -> tuple[FlightFrame, ...]:
         ("new_group", [{"ranks": "[0, 1]", "group_name": "2"}, {"ranks": "[0, 1]", "group_name": "1"}],
          "rank 0 its group 2; rank 1 its group 1", "same groups in the same order"),
         ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///b"}],
-         "init_method=file:///a", "one init_method"),
+         "init_method=file:///a", "the same init_method"),
         ("all_reduce", [{"group": "given"}, {"group": "default"}], "rank 1 in the default group, rank 0 in a group of",
          "the same group"),
         ("recv", [{"src": "2"}, {"dst": "0"}, {"src": "1"}], "rank 0 receives from rank 2, which sends nothing to it",
@@ -308,7 +308,7 @@ def test_a_rank_that_waits_for_a_key_while_another_works_is_slow() -> None:
 def test_links_are_advised_only_if_there_are_gpus_or_tcp_shows_silence() -> None:
     states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=40.0)))
     given = (LiveFrame("all_reduce", C10D, 9, {}), LiveFrame("all_reduce", C10D, 1, {"group": "given"}), OWN)
-    rows = [(in_call("all_reduce", {}), "sizes and types"), (given, "In a circle")]
+    rows = [(in_call("all_reduce", {}), "Sizes and types"), (given, "In a circle")]
     for stack, words in some(rows):
         (finding,) = inside.run(looked(states, stacks=dict.fromkeys(range(2), (stack, stack))))
         assert words in finding.remedy
