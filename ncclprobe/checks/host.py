@@ -165,9 +165,9 @@ def threads(
 
 
 @applies
-def nics_counted(named: NamedMachine) -> bool:
+def nics_counted(named: NamedMachine | Absent) -> bool:
     """to pasted texts that say how many NICs a container gets."""
-    return bool(named.given)
+    return isinstance(named, NamedMachine) and bool(named.given)
 
 
 @check(

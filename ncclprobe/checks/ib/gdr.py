@@ -203,9 +203,9 @@ def gdr(
 
 
 @applies
-def rdma_in_text(named: NamedMachine, fabric: Fabric | Absent) -> bool:
-    """to pasted texts that speak of RDMA and show no devices."""
-    return named.rdma and isinstance(fabric, Absent)
+def rdma_in_text(named: NamedMachine | Absent, fabric: Fabric | Absent) -> bool:
+    """to pasted texts that mention RDMA but show no devices."""
+    return isinstance(named, NamedMachine) and named.rdma and isinstance(fabric, Absent)
 
 
 @check(
