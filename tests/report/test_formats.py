@@ -49,7 +49,7 @@ def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_pa
     assert "waiting        ranks 0-2 n1, n4: waits in all_reduce #51" in causes.render(made)
     assert "<td>ranks 0-2</td><td>n1, n4</td><td>waits in all_reduce #51</td>" in html.render(made)
     assert "in &lt;step&gt;</td>" in html.render(made)
-    assert all("Ranks by what they do" not in form.render(SICK) for form in (markdown, html))
+    assert all("Ranks by activity" not in form.render(SICK) for form in (markdown, html))
 
 
 @each_row("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])

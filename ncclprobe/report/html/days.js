@@ -57,7 +57,7 @@
       lines.push(...texts.map((text) => data.texts[text]));
       const at = `${String(Math.floor(minute / 60)).padStart(2, "0")}:${String(minute % 60).padStart(2, "0")} UTC`;
       lines.push(`report of ${at}: ${data.texts[source]}`);
-    } else if (state !== " " && state !== "5") lines.push("what was found is left out of this page");
+    } else if (state !== " " && state !== "5") lines.push("the findings are omitted from this page");
     lines.push(`ncclprobe fleet node ${name}`);
     told.replaceChildren(...lines.flatMap((line) => [document.createTextNode(line), document.createElement("br")]));
     redraw();

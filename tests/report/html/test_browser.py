@@ -148,7 +148,7 @@ def test_without_scripts_findings_and_charts_stand_there(chromium: Any, show: Sh
         words = chromium.find_element(By.TAG_NAME, "body").get_attribute("innerText")
     finally:
         chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    for said in ("1 check fails", "reaches 266 of 432 GB/s", "expected, down to the least accepted"):
+    for said in ("1 check fails", "reaches 266 of 432 GB/s", "expected, down to the threshold"):
         assert said in words
 
 
