@@ -33,5 +33,5 @@ FABRIC: Blamed = MappingProxyType({"blame": "fabric", "action": "repair"})
 
 @applies
 def several(nodes: Every[System | Absent]) -> bool:
-    """if several nodes were looked at."""
+    """if several nodes were examined."""
     return len(nodes) > 1

@@ -19,7 +19,7 @@ _LONGEST = 60  # letters of a value in a headline
 
 @applies
 def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl), if several nodes were looked at."""
+    """to jobs on GPUs (--backend nccl), if several nodes were examined."""
     return job.backend == "nccl" and len(nodes) > 1
 
 

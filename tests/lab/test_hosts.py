@@ -200,7 +200,7 @@ def test_hosts_are_accepted_and_a_job_that_hangs_on_them_is_looked_at() -> None:
             time.sleep(0.1)
         kept = found.folder / "kept"
         done, report = asked(found, "attach", "--redact-key", "k", "--keep", str(kept))
-        assert "2 of 2 ranks were looked at" in done.out, done
+        assert "2 of 2 ranks were examined" in done.out, done
         texts = {path.name: path.read_text() for path in kept.iterdir()}
         assert sorted(texts) == ["host0.jsonl", "host1.jsonl"]
         names = [

@@ -282,7 +282,7 @@ def test_ranks_of_a_node_that_was_not_looked_at_are_not_judged() -> None:
     texts = dict.fromkeys(range(2), "all_reduce@970 all_reduce*@971")
     found = looked(states, recorded(texts, world=4, backend="gloo"), world=4)
     assert (found.answer.word, classes(found)) == ("CANNOT TELL", {"cannot tell": (2, 3), "waiting": (0, 1)})
-    assert found.classes[0].doing == "was not looked at: attach on its node too"
+    assert found.classes[0].doing == "was not examined: attach on its node too"
 
 
 def test_without_records_and_stacks_a_stopped_rank_is_named_and_no_other() -> None:
@@ -347,10 +347,10 @@ def test_counts_that_grow_are_work_and_those_that_agree_accuse_no_rank(
 @each_row(
     ("name", "word", "message"),
     [
-        ("healthy", "WORKING", "4 of 4 ranks were looked at, and none waits for a rank that makes no progress"),
+        ("healthy", "WORKING", "4 of 4 ranks were examined, and none waits for a rank that makes no progress"),
         ("sleeps", "STUCK", "3 of 4 ranks wait in AllReduce #41 (communicator fe0116e64fcfca9a) for rank 2 on vm"),
         ("other-operation", "STUCK", "rank 2 launched AllGather #1, which no other rank has"),
-        ("stopped", "STUCK", "4 of 4 ranks were looked at: rank 2 is stopped by a signal"),
+        ("stopped", "STUCK", "4 of 4 ranks were examined: rank 2 is stopped by a signal"),
     ],
 )
 def test_looks_at_jobs_of_real_nccl_say_who_is_waited_for(tmp_path: Path, name: str, word: str, message: str) -> None:
@@ -392,8 +392,8 @@ def test_a_look_at_a_job_of_which_one_direction_is_dropped_names_both_ends(tmp_p
 def test_a_rank_that_ended_where_the_kernel_killed_for_want_of_memory_says_so() -> None:
     killed = (IDLE, later(IDLE, oom_kills=1))
     found = looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, recorded(WAIT_OF_51, backend="gloo"))
-    assert found.classes[0].doing == "has ended (process 102); its cgroup counts 1 kill for want of memory"
-    assert looked({0: killed}, world=2, absent=(1,)).classes[0].doing.endswith("counts 1 kill for want of memory")
+    assert found.classes[0].doing == "has ended (process 102); its cgroup counts 1 kill because memory ran out"
+    assert looked({0: killed}, world=2, absent=(1,)).classes[0].doing.endswith("counts 1 kill because memory ran out")
 
 
 def test_time_without_memory_between_the_looks_is_evidence() -> None:
@@ -490,9 +490,9 @@ def test_other_nodes_of_the_job_are_asked_for_and_what_was_done_is_not() -> None
     by_hand = replace(by_hand, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
     one_node = replace(process, launch=replace(launch, nnodes=1))
     rows = [
-        (slurm, looks, (f"1 of 2 nodes of job 4711 were looked at: {command}", "--prepare", "--stacks"), ()),
-        (by_hand, looks, (f"1 of 2 nodes of job 4711 were looked at: {command}",), ()),
-        (process, looks, ("1 of 2 nodes were looked at: attach on each",), ("srun",)),
+        (slurm, looks, (f"1 of 2 nodes of job 4711 were examined: {command}", "--prepare", "--stacks"), ()),
+        (by_hand, looks, (f"1 of 2 nodes of job 4711 were examined: {command}",), ()),
+        (process, looks, ("1 of 2 nodes were examined: attach on each",), ("srun",)),
         (one_node, looks, ("--prepare",), ("nodes",)),
         (one_node, done, ("--stacks",), ("--prepare",)),  # its server answers
     ]

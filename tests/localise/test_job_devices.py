@@ -177,7 +177,7 @@ def test_what_a_gpu_does_is_evidence_of_its_rank() -> None:
     gpus = (WELL,), (replace(WELL, nvlink_KiB=1088),), ()
     found = looked({0: (IDLE, later(IDLE))}, gpus=gpus)
     texts = [each.text for each in found.classes[0].evidence]
-    assert "GPU0: busy 100 % of the time, 1980 MHz of 1980, 310 W, 1 MiB over NVLink between the looks" in texts
+    assert "GPU0: busy 100 % of the time, 1980 MHz of 1980, 310 W, 1 MiB over NVLink between the two samples" in texts
     assert not any("GPU0" in each.text for each in looked({1: (IDLE, later(IDLE))}, gpus=gpus).classes[0].evidence)
 
 
@@ -194,4 +194,4 @@ def test_a_rank_that_was_not_looked_at_is_said_to_be_silent() -> None:
     texts = dict.fromkeys(range(2), "all_reduce@970 all_reduce*@971")
     records = recorded(texts, world=3, backend="gloo")
     found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), records, world=3, wires=((SENDS,), (SENDS,)))
-    assert found.classes[0].doing.startswith("was not looked at: attach on its node too; rank 0 sends to 10.77.1.3:50")
+    assert found.classes[0].doing.startswith("was not examined: attach on its node too; rank 0 sends to 10.77.1.3:50")

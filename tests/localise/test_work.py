@@ -134,7 +134,7 @@ def test_a_rank_that_has_ended_is_missing_though_its_number_is_not_known() -> No
     both = JobLooks(states, replace(states, processes=(replace(IDLE, time_s=1001.0),) * 2))
     found = stand({"n1": (LocalRanks(ranks, gone=1), both)})
     assert found.answer.word == "STUCK"
-    assert found.answer.message == "2 of 3 ranks were looked at: 1 of 3 ranks has no process any more"
+    assert found.answer.message == "2 of 3 ranks were examined: 1 of 3 ranks no longer have a process"
     assert stand({"n1": (LocalRanks(ranks), both)}).answer.word == "CANNOT TELL"
 
 

@@ -224,7 +224,7 @@ def below(*leaves: str) -> Every[Placement | Absent]:
 
 @applies
 def told(placements: Every[Placement | Absent]) -> bool:
-    """if several nodes were looked at, and the placement of one is known (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
+    """if several nodes were examined, and the placement of one is known (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
     return len(placements) > 1 and any(isinstance(each, Placement) and each.levels for _, each in placements.items())
 
 

@@ -102,7 +102,7 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     counts = {node: tuple(counted(node, looks)) for node, looks in by_node.items()}
     ended = (
-        RankClass("dead or gone", (), (node,), doing=f"{here.gone} of {job.world} ranks has no process any more")
+        RankClass("dead or gone", (), (node,), doing=f"{here.gone} of {job.world} ranks no longer have a process")
         for node, (here, _) in nodes.items()
         if here.gone
     )
@@ -185,7 +185,7 @@ def _classify_in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassN
     rank, what = job.ranks.get(number), job.activities.get(number, "unseen")
     if rank is None and number in call.missing:
         unheard = [wire for wire in job.wires if wire.silent and wire.rank in call.waiting and wire.peer is None]
-        return "cannot tell", Doing(f"was not looked at: attach on its node too{f'; {unheard[0]}' if unheard else ''}")
+        return "cannot tell", Doing(f"was not examined: attach on its node too{f'; {unheard[0]}' if unheard else ''}")
     if rank is not None and what == "gone" and rank.process is None and function(call.where) == INIT:
         wrong = misnumbered(job)
         text = f"has not connected: no process of it on {rank.node}{wrong.text}"
@@ -252,7 +252,7 @@ def _classify_inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassNa
         usual = "collectives-of-threads" if threads else of_call(function(call.where)) or usual
         return "stuck inside", Doing(text, usual)
     most = max(sends, key=lambda wire: wire.second.unacknowledged_bytes)
-    return "slow, not stuck", Doing(f"{text}; {most}: {size(most.sent_bytes)} between the looks")
+    return "slow, not stuck", Doing(f"{text}; {most}: {size(most.sent_bytes)} between the two samples")
 
 
 def _still(job: LookedAt, call: Stalled) -> bool:
@@ -280,7 +280,7 @@ def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[S
         return "stuck outside", text
     held = job.held(tuple(job.ranks))
     if held and job.ras and number not in job.moved:
-        return "waiting", Doing(f"launched nothing between the looks, and {named(held)} does not go on")
+        return "waiting", Doing(f"launched nothing between the two samples, and {named(held)} makes no progress")
     if number in job.moved or what == "busy" or _called(job, number) or _met(job, number):
         return "working", Doing("is at work")
     if (waits_for_key(rank) or of_stack(rank.stack).startswith(POLLS)) and "busy" in job.activities.values():
@@ -393,9 +393,9 @@ def _other_nodes(job: LookedAt) -> str:
         return ""
     settings = next((each.process.settings for each in job.ranks.values() if each.process), {})
     if not (slurm := settings.get(SLURM_JOB)):
-        return f"{nodes} of {of} nodes were looked at: attach on each with --keep, and explain these files together"
+        return f"{nodes} of {of} nodes were examined: attach on each with --keep, and explain these files together"
     return (
-        f"{nodes} of {of} nodes of job {slurm} were looked at: `srun --jobid={slurm} --overlap -N {of} "
+        f"{nodes} of {of} nodes of job {slurm} were examined: `srun --jobid={slurm} --overlap -N {of} "
         f"--ntasks-per-node=1 ncclprobe attach --keep DIR`, and `ncclprobe explain DIR`"
     )
 
@@ -411,7 +411,7 @@ def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:
 
 
 def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
-    looked = f"{len(job.ranks)} of {job.world} ranks were looked at"
+    looked = f"{len(job.ranks)} of {job.world} ranks were examined"
     if word == "WORKING":
         found = (
             f"; rank {n} is at {str(at).rpartition('/')[2]}"

@@ -95,8 +95,8 @@ class RankView(Struct, frozen=True):
     rank: int
     node: str
     process: JobProcess | None = None
-    first: LiveRank | Absent = Absent("it was not looked at")
-    second: LiveRank | Absent = Absent("it was not looked at")
+    first: LiveRank | Absent = Absent("it was not examined")
+    second: LiveRank | Absent = Absent("it was not examined")
     silent: str = ""
     stacks: tuple[tuple[FlightFrame, ...], ...] = ()
     oom_kills: int = 0
@@ -178,8 +178,8 @@ def doing(rank: RankView, what: Activity) -> Doing:
     at = rank.second
     place = _frame(rank.stack)
     if what == "gone":
-        killed = f"; its cgroup counts {plural(rank.oom_kills, 'kill')} for want of memory"
-        ended = "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
+        killed = f"; its cgroup counts {plural(rank.oom_kills, 'kill')} because memory ran out"
+        ended = "no longer has a process" if rank.process is None else f"has ended (process {rank.process.pid})"
         return Doing(f"{ended}{killed if rank.oom_kills else ''}")
     if isinstance(at, Absent):
         return Doing(f"is not known: {at.why}")
@@ -190,7 +190,7 @@ def doing(rank: RankView, what: Activity) -> Doing:
     suspects_of = _describe_suspects(rank, at)
     if what == "spins":
         gpu = ", or a wait for its GPU" if rank.gpu else ""
-        text = f"keeps a processor busy and reads and writes nothing: an endless loop or long work{gpu}{place}"
+        text = f"keeps a CPU busy but reads and writes nothing: an endless loop or long work{gpu}{place}"
         return Doing(text, "spin")
     if what == "busy":
         return Doing(f"is at work{_describe_work(rank)}{place}{suspects_of.text}")
@@ -443,7 +443,8 @@ class Wire(Struct, frozen=True):
         if not self.silent:
             return sent
         again = f"the kernel tried again {plural(max(at.retransmits, at.probes), 'time')}"
-        return f"{sent}: {size(at.unacknowledged_bytes)} wait, nothing was acknowledged between the looks, and {again}"
+        waiting = size(at.unacknowledged_bytes)
+        return f"{sent}: {waiting} wait, nothing was acknowledged between the two samples, and {again}"
 
 
 def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, RankView]) -> tuple[Wire, ...]:
@@ -564,4 +565,4 @@ def counted(node: str, looks: JobLooks) -> Iterator[Evidence]:
         for name, each in moved(looks.first.traffic, looks.second.traffic, kind).items()
     ]
     if words:
-        yield seen(f"{node}:/sys/class", f"moved between the looks: {', '.join(words)}")
+        yield seen(f"{node}:/sys/class", f"moved between the two samples: {', '.join(words)}")

@@ -64,7 +64,7 @@ def _gpu_in_words(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
     if not isinstance(last.power_mW, Absent):
         yield f"{last.power_mW / 1000:.0f} W"
     if not isinstance(first.nvlink_KiB, Absent) and not isinstance(last.nvlink_KiB, Absent):
-        yield f"{size(max(last.nvlink_KiB - first.nvlink_KiB, 0) << 10)} over NVLink between the looks"
+        yield f"{size(max(last.nvlink_KiB - first.nvlink_KiB, 0) << 10)} over NVLink between the two samples"
 
 
 def _gpu_troubles(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
