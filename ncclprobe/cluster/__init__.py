@@ -1,1 +1,1 @@
-"""How nodes find each other, reach each other and hand over what they know."""
+"""How nodes find each other, reach each other and share what they know."""

@@ -1,8 +1,8 @@
-"""Admit callers to the listeners of a run, and bound what they cost that have not proved to belong to it.
+"""Admit callers to the listeners of a run, and bound the cost of callers that have not proved to belong to it.
 
-The network is other people's too: port scanners, broken jobs, and processes that hold connections open. A caller that
-has not proved the run's key holds a place only until its address, or all callers together, need it: the oldest one is
-hung up on, so that a node gets its turn however many strangers are there. Every step costs the same at any number.
+The network has strangers: port scanners, broken jobs, processes that hold connections open. A caller without proof of
+the run's key keeps its place only until its address, or all callers together, need it: then the oldest is disconnected,
+so that a node gets its turn however many strangers there are. Every step has constant cost.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _OTHERS = "other addresses"
 
 
 class Caller(Struct, eq=False):
-    """A connection, by the address that it comes from, since a time.monotonic()."""
+    """A connection: its address, and the time.monotonic() since which it exists."""
 
     address: str
     since: float = field(default_factory=time.monotonic)
@@ -35,7 +35,7 @@ Serve = Callable[[Caller, asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 
 
 class Admission:
-    """Serves callers, at most `room` of them, and at most `quota` unproven ones of one address.
+    """Serves at most `room` callers, and at most `quota` unproven ones per address.
 
     `quota` are accepted before every other task has its turn: all nodes of a job may call at the same moment.
     """
@@ -51,7 +51,7 @@ class Admission:
 
     @property
     def floods(self) -> tuple[Flood, ...]:
-        """Return the addresses whose callers were disconnected to make room, the most connections first.
+        """Addresses whose callers were disconnected to make room, most connections first.
 
         A node that was among them a few times, and proved itself in the end, is not flooding.
         """
@@ -61,11 +61,11 @@ class Admission:
 
     @property
     def callers(self) -> int:
-        """Return how many are served."""
+        """Number of connections being served."""
         return len(self._tasks)
 
     def listen(self, sock: socket.socket) -> None:
-        """Serve the callers of this listening socket, which must not block."""
+        """Serve the callers of this listening, non-blocking socket."""
         self._sockets.add(sock)
         asyncio.get_running_loop().add_reader(sock, self._accept, sock)
 
@@ -82,7 +82,7 @@ class Admission:
             self._by_address.pop(caller.address, None)
 
     def stop(self) -> None:
-        """Listen no longer. Never waits."""
+        """Stop listening. Never waits."""
         for sock in self._sockets:
             with contextlib.suppress(RuntimeError):  # the loop has ended before
                 asyncio.get_running_loop().remove_reader(sock)
@@ -90,7 +90,7 @@ class Admission:
         self._sockets.clear()
 
     def close(self) -> None:
-        """Listen no longer, and hang up on all callers. Never waits."""
+        """Stop listening, and disconnect all callers. Never waits."""
         self.stop()
         for task in self._tasks:
             task.cancel()
@@ -116,7 +116,7 @@ class Admission:
             self._admit(connection, str(address[0]).removeprefix("::ffff:"))
 
     def _pause(self, sock: socket.socket) -> None:
-        """Leave `sock` alone for a moment: asking again at once would keep the loop busy."""
+        """Ignore `sock` for a moment: retrying at once would keep the loop busy."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(sock)
         loop.call_later(_PAUSE_S, lambda: sock in self._sockets and loop.add_reader(sock, self._accept, sock))

@@ -1,10 +1,9 @@
-"""Gather the facts of all nodes of a job at rank 0, try the paths between the nodes, and judge once.
+"""Gather the facts of all nodes of a job at rank 0, test the paths between the nodes, and judge once.
 
 Every process of the job runs :func:`assemble` in one of three roles. Node 0 is the *coordinator*. The first rank of any
-other node is a *worker*, which sends its node's capture to the coordinator. Every other rank of a node hands the facts
-that only it can see to the first rank of its node. A capture is on disk before the network is used. A node that loses
-the others judges only itself. No process leaves before the report is complete, because torchrun ends all ranks as soon
-as one of them ends.
+other node is a *worker*, which sends its node's capture to the coordinator. Every other rank hands the facts that only
+it can see to the first rank of its node. A capture is on disk before the network is used. A node that loses the others
+judges only itself. No process leaves before the report is complete, because torchrun ends all ranks when one ends.
 """
 
 import asyncio
@@ -58,10 +57,10 @@ def assemble(part: NodePlace) -> ExitCode:
 
 
 async def interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[int]) -> ExitCode:
-    """Return the result of `work`. Raises Interrupted at a signal of `numbers`, once its resources are released.
+    """Return the result of `work`. Raises Interrupted at a signal of `numbers`, once resources are released.
 
-    An exception from a signal handler could occur anywhere, and be printed with a traceback if nothing catches it.
-    The work is cancelled until it ends: asyncio.wait_for loses a cancellation that meets its result (up to 3.11).
+    An exception from a signal handler could occur anywhere, and would print a traceback if nothing catches it. The work
+    is cancelled until it ends: asyncio.wait_for loses a cancellation that coincides with its result (up to 3.11).
     """
     loop, task, received = asyncio.get_running_loop(), asyncio.ensure_future(work), []
 
@@ -96,10 +95,10 @@ async def _run_other_rank(part: NodePlace) -> ExitCode:
 
 
 async def _run_node(part: NodePlace) -> ExitCode:
-    """Run the rank that reports for its node; signal the other ranks of the node to leave when all is done."""
+    """Run the rank that reports for its node; at the end, tell the node's other ranks to leave."""
     others = range(1, part.launch.local_world_size or 1)
     if not others:
-        return await _join_nodes(part, await _look(part))
+        return await _join_nodes(part, await _observe(part))
     async with contextlib.AsyncExitStack() as stack:
         try:
             siblings = Siblings(part.token.local, part.node_rank, others, part.times.end)
@@ -109,7 +108,7 @@ async def _run_node(part: NodePlace) -> ExitCode:
                 "another process of this run is local rank 0 of this node as well; "
                 "give each rank its own LOCAL_RANK, or each job its own MASTER_PORT"
             ) from None
-        local = await _look(part)
+        local = await _observe(part)
         texts = await siblings.gather(min(time.monotonic() + _SIBLINGS_S, part.times.by(0.5)))
         local.ranks |= parse_rank_answers(part.launch, texts)
         local.add("roll", RollCall(len(others)))
@@ -119,8 +118,8 @@ async def _run_node(part: NodePlace) -> ExitCode:
             await siblings.leave(Leave(ExitCode.OK), time.monotonic() + PARTING_S)
 
 
-async def _look(part: NodePlace) -> LocalNode:
-    """Look at this node on a thread, while the other ranks of this node connect."""
+async def _observe(part: NodePlace) -> LocalNode:
+    """Observe this node on a thread, while its other ranks connect."""
     look = partial(observed, part.collectors, part.times.by(0.4), part.given)
     snapshot, answers = await run_in_thread(look, part.times.end + _LOOKING_ON_S)
     return LocalNode(node_name(part.launch, snapshot, part.node_rank), answers, {}, snapshot)
@@ -154,7 +153,7 @@ def node_name(launch: Launch, snapshot: Snapshot, rank: int) -> str:
 
 
 def parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:
-    """Parse the captures of the other ranks of this node; key them by the rank in the job that each states."""
+    """Parse the captures of this node's other ranks; key them by the global rank that each states."""
     answers_by_rank: dict[int, Heard] = {}
     for local, text in texts.items():
         try:

@@ -1,4 +1,4 @@
-"""Run node 0: receive all captures, have all nodes try the plan, judge, and send each node its exit code."""
+"""Run node 0: receive all captures, have all nodes test the plan, judge, and send each node its exit code."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ _SILENT = "silent: it did not report its tests of the other nodes in time"
 
 
 async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> ExitCode:
-    """Do node 0's part of the run, with the others' captures in the folder `spool`; return what it leaves with."""
+    """Run node 0's part; keep the others' captures in the folder `spool`; return the exit code."""
     secret = secrets.token_bytes(32)
     key = secret if part.launch.agent_store else part.token.key or part.token.mark
     async with contextlib.AsyncExitStack() as stack:
@@ -62,8 +62,8 @@ async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> Exi
             gathering = replace(gathering, allowed_s=part.times.allowed_s)
             names = unique_names(local.name, coordinator.peers)
             part.progress("testing the paths between the nodes")
-            await _mesh(part, local, coordinator, listeners, names)
-            await _try_rails(part, local, coordinator, listeners, names)
+            await _test_paths(part, local, coordinator, listeners, names)
+            await _test_rails(part, local, coordinator, listeners, names)
         finally:
             listeners.close()
         part.progress("judging")
@@ -74,7 +74,7 @@ async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> Exi
         words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
         await coordinator.leave(words, time.monotonic() + PARTING_S)
     if part.keep:
-        _keep(part.keep, [local.replay(), *replayed(coordinator.peers, names)])
+        _write_captures(part.keep, [local.replay(), *replayed(coordinator.peers, names)])
     return shares[local.name].exit_code
 
 
@@ -123,7 +123,7 @@ def _judge(
 def snapshots_of(
     part: NodePlace, peers: Sequence[Peer], names: Mapping[str, str], workers: Workers | None
 ) -> Iterator[Snapshot]:
-    """Yield the peers' facts, with the verdicts of the workers that judged a capture as it arrived."""
+    """Yield the peers' facts, with the verdicts of workers that judged a capture as it arrived."""
     judged, unread, traces = workers.arrived() if workers else {}, workers.lost if workers else {}, Traces()
     for peer in peers:
         name, path = names[peer.hello.id], str(peer.capture)
@@ -154,10 +154,10 @@ async def _open(part: NodePlace, coordinator: Coordinator, secret: bytes) -> Non
     await announce(part.launch.master_addr or "", port, part.attempt, note, part.times.meeting())
 
 
-async def _mesh(
+async def _test_paths(
     part: NodePlace, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
 ) -> None:
-    """Have all nodes try the paths of the plan at the same time; then measure the doubtful ones once more."""
+    """Have all nodes test the paths of the plan at the same time; then measure the doubtful ones again."""
     by_rank = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra}
     listening = {
         0: listeners.addresses,
@@ -185,7 +185,7 @@ async def _run_plans(
     extras: Mapping[str, NodePlan],
     deadline: float,
 ) -> dict[int, Paths]:
-    """Return what the nodes of `plans` measured, by node rank; a node that did not report is left out."""
+    """Return what the nodes of `plans` measured, by node rank, without nodes that did not report."""
     seconds = deadline - time.monotonic()
     ids = {peer.hello.id: peer.hello.node_rank for peer in coordinator.peers if not peer.extra}
     asked = {name: plans[rank] for name, rank in ids.items() if rank in plans} | dict(extras)
@@ -207,10 +207,10 @@ async def _run_plans(
     return seen
 
 
-async def _try_rails(
+async def _test_rails(
     part: NodePlace, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
 ) -> None:
-    """Have all nodes try their rails with each other, as far as the command line wants it."""
+    """Have all nodes test their rails with each other, if the command line asks for it."""
     if part.rails is None:
         return
     peers = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra and not peer.lost}
@@ -230,9 +230,9 @@ async def _try_rails(
 
 
 def listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
-    """Return the listeners that a node announced, as far as its own capture has their addresses.
+    """Return a node's announced listeners whose addresses are in its own capture.
 
-    Nobody calls another address, because it may belong to a stranger. One that is left out is reported.
+    Other addresses are never called, because they may belong to a stranger; they are reported.
     """
     announced = parse_listeners(peer.hello.listeners)
     own = _addresses_in(peer.capture) if announced else frozenset()
@@ -243,7 +243,7 @@ def listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
 
 
 def _addresses_in(capture: Path) -> frozenset[str]:
-    """Return the addresses of the interfaces in a capture. Nothing more is read: nodes wait for their plan."""
+    """Return the interface addresses in a capture; parse nothing else, because nodes wait for their plan."""
     with contextlib.suppress(UsageError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         text = files.read(capture, limit=bounds.CAPTURE_BYTES)
         line = next((each for each in text.split("\n") if each.startswith(_INTERFACES)), "{}")
@@ -253,7 +253,7 @@ def _addresses_in(capture: Path) -> frozenset[str]:
 
 
 def unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:
-    """Return a name for each peer, by its id, that no other node has."""
+    """Return a unique name for each peer, by its id."""
     names: dict[str, str] = {}
     taken = {local}
     for peer in peers:
@@ -273,7 +273,7 @@ def troubles(peers: Sequence[Peer]) -> tuple[Trouble, ...]:
 
 
 def replayed(peers: Sequence[Peer], names: Mapping[str, str]) -> Iterator[Replay]:
-    """Yield the peers' captures with their measured samples, or with the reason why a sample is absent."""
+    """Yield the peers' captures with their samples, or with the reason why a sample is missing."""
     for peer in peers:
         yield _replay(peer, names[peer.hello.id])
 
@@ -302,8 +302,8 @@ def _why_not(peer: Peer) -> HostError:
     return Failed(f"rank 0 lost it: {peer.lost}") if peer.lost else TimedOut(_SILENT)
 
 
-def _keep(folder: Path, replays: Sequence[Replay]) -> None:
-    """Write each node's capture with its samples into `folder`. The report has been delivered by then."""
+def _write_captures(folder: Path, replays: Sequence[Replay]) -> None:
+    """Write each node's capture with its samples into `folder`, after the report has been delivered."""
     taken: set[str] = set()
     for number, replay in enumerate(replays):
         name = files.named_after(replay.node)
@@ -316,7 +316,7 @@ def _keep(folder: Path, replays: Sequence[Replay]) -> None:
 
 
 def _leave_message(name: str, coordinator: str, share: Share) -> Leave:
-    """Return the exit code of a node, and the one line that the node prints."""
+    """Return a node's exit code, and the one line that it prints."""
     code, worst = share.exit_code, share.worst
     what = f"FAIL {worst[0]} {worst[1].subject}: {worst[1].message}" if worst else "not everything could be checked"
     return Leave(code, f"{name}: {what}; the report is on {coordinator} (exit {code})" if code else "")

@@ -1,4 +1,4 @@
-"""Hold what every role of a gather needs: identity, deadlines, this node's facts, and output."""
+"""What every role of a gather needs: identity, deadlines, this node's facts, and output."""
 
 import contextlib
 import json
@@ -27,56 +27,57 @@ from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, asdict, field
 
 _LATEST_SHARE = 0.75
-"""The share of a run's time after which waiting for nodes ends, however late this one began."""
+"""Share of a run's time after which waiting for nodes ends, however late this one started."""
 _MESH_S = 45.0
 PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""
 
 
 class Times(Struct, frozen=True):
-    """When each part of a run must be over, on time.monotonic(), so that `timeout_s` holds even if a peer hangs."""
+    """Deadlines of each part of a run, on time.monotonic(), so that `timeout_s` holds even if a peer hangs."""
 
     start: float
     timeout_s: float
     wait_s: float
 
     def by(self, share: float) -> float:
-        """Return when the part that may use the run up to this `share` of its time must end."""
+        """Return the deadline of a part that may use this `share` of the run's time."""
         return self.start + share * self.timeout_s
 
     @property
     def end(self) -> float:
-        """Return the end of the whole run."""
+        """Deadline of the whole run."""
         return self.by(1.0)
 
     @property
     def allowed_s(self) -> float:
-        """Return how long other nodes may take to join."""
+        """How long other nodes may take to join."""
         return min(self.wait_s, bounds.MEETING_SHARE * self.timeout_s)
 
     def meeting(self) -> float:
-        """Return until when other nodes are waited for, or called: less than `allowed_s` if this one began late."""
+        """Return the deadline for meeting other nodes: sooner than `allowed_s` if this one started late."""
         return min(time.monotonic() + self.allowed_s, self.by(_LATEST_SHARE))
 
     def mesh(self) -> float:
-        """Return until when paths are tried."""
+        """Return the deadline for testing paths."""
         return min(time.monotonic() + _MESH_S, self.by(0.85))
 
     def rails(self) -> float:
-        """Return until when rails are tried."""
+        """Deadline for testing rails."""
         return self.by(0.9)
 
 
 Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
-"""From the snapshots, the names of missing nodes and the remarks to the report, which it has delivered by then."""
+"""Takes the snapshots, the names of missing nodes and the remarks; returns the report, already delivered."""
 
 
 class NodePlace(Struct, frozen=True):
-    """The place of this process in the assembly, and what it needs for it.
+    """This process's place in the assembly, and what it needs for it.
 
-    `keep` is the folder for captures, if any; `attempt` counts torchrun's restarts. `leaves` is each node's exit, by
-    its name. `progress` shows what is under way. `rails`: the rail tests, if any. `workers` makes those that judge the
-    captures of many nodes as they arrive, if that pays.
+    `keep`: folder for captures, if any. `attempt`: torchrun's restart count. `leaves`: each node's exit, by name.
+    `progress` shows what is going on. `rails`: the rail tests, if any. `workers` makes workers that judge the captures
+    of
+    many nodes as they arrive, if that pays.
     """
 
     launch: Launch
@@ -95,7 +96,7 @@ class NodePlace(Struct, frozen=True):
 
     @property
     def node_rank(self) -> int:
-        """Return this node's number; if the launcher does not give it, assume ranks are dealt node by node."""
+        """This node's number; if the launcher does not give it, assume that ranks are dealt node by node."""
         launch = self.launch
         if launch.node_rank is not None:
             return launch.node_rank
@@ -103,12 +104,12 @@ class NodePlace(Struct, frozen=True):
 
     @property
     def nnodes(self) -> int:
-        """Return how many nodes the job should have."""
+        """Number of nodes that the job should have."""
         return self.launch.nnodes or 1
 
 
 class LocalNode(Struct):
-    """The answers of this node, those of its ranks, and the samples measured since."""
+    """This node's answers, its ranks' answers, and the samples measured since."""
 
     name: str
     answers: Heard
@@ -128,12 +129,12 @@ class LocalNode(Struct):
         return Replay(self.answers, self.name, older=False, ranks=self.ranks)
 
     def snapshot_with_samples(self, collectors: Sequence[Collector]) -> Snapshot:
-        """Return the facts of this node, measured samples included."""
+        """Return this node's facts, samples included."""
         return capture_facts(self.replay(), collectors)
 
 
 def alone(part: NodePlace, local: LocalNode, why: str) -> ExitCode:
-    """Judge this node by itself, because the others are lost."""
+    """Judge only this node, because the others are lost."""
     snapshots = [local.snapshot_with_samples(part.collectors)]
     return ExitCode(part.judge(snapshots, missing(snapshots), [why, describe_meeting(part)]).exit_code)
 
@@ -145,7 +146,7 @@ def missing(snapshots: Sequence[Snapshot], came: Collection[int] = ()) -> tuple[
 
 
 def describe_meeting(part: NodePlace) -> str:
-    """Describe how the nodes met, for readers who debug ports and tokens."""
+    """Describe how the nodes met, for users who debug ports and tokens."""
     launch = part.launch
     origins = dict(launch.origins)
     where = f"{launch.master_addr} ({origins.get('master_addr', 'given')}), port {launch.master_port}"
@@ -160,6 +161,6 @@ def say(line: str) -> None:
 
 
 def code_of(leave: Leave) -> ExitCode:
-    """Return the exit code of this process; it is always a verdict, whatever the peer sent."""
+    """Return this process's exit code: always a verdict, whatever the peer sent."""
     verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
     return next((code for code in verdicts if code == leave.exit_code), ExitCode.INCONCLUSIVE)

@@ -1,4 +1,4 @@
-"""Run every node but the first: find node 0, send the capture, try the plan, leave with the given exit code."""
+"""Run any node but the first: find node 0, send the capture, test the plan's paths, exit with the given code."""
 
 import json
 import secrets
@@ -25,11 +25,11 @@ from ncclprobe.wire import Key, WireError
 
 
 async def run_worker(part: NodePlace, local: LocalNode) -> ExitCode:
-    """Do this node's part of the run, and return its exit; judge only this node if node 0 is not there."""
+    """Run this node's part and return its exit code; judge only this node if node 0 is not there."""
     until = part.times.meeting()
     part.progress(f"calling node 0 at {part.launch.master_addr}")
     try:
-        target, port, key = await _where(part, until)
+        target, port, key = await _find_coordinator(part, until)
     except StoreError as error:
         return alone(part, local, f"{error}: rank 0 was not found")
     known = learned(local.snapshot.facts, Interfaces)
@@ -65,7 +65,7 @@ async def run_worker(part: NodePlace, local: LocalNode) -> ExitCode:
 async def _until_leave(
     part: NodePlace, local: LocalNode, worker: Worker, listeners: Listeners, rails: RailNode | None
 ) -> Leave:
-    """Follow node 0's orders, and return the exit that it sends. Raises WireError, Refused."""
+    """Follow node 0's orders; return the exit that it sends. Raises WireError, Refused."""
     while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
         if isinstance(instruction, RailsOrder):
             answer = await rails.follow(instruction) if rails else {}
@@ -75,7 +75,7 @@ async def _until_leave(
     return instruction
 
 
-async def _where(part: NodePlace, until: float) -> tuple[str, int, Key]:
+async def _find_coordinator(part: NodePlace, until: float) -> tuple[str, int, Key]:
     """Return the coordinator's address, its port and the key to prove. Raises StoreError."""
     target, port = part.launch.master_addr or "", part.launch.master_port or 0
     if not part.launch.agent_store:
@@ -90,7 +90,7 @@ async def _where(part: NodePlace, until: float) -> tuple[str, int, Key]:
 async def _follow(
     part: NodePlace, local: LocalNode, worker: Worker, listeners: Listeners, instruction: bytes | Mapping[str, Any]
 ) -> None:
-    """Listen, or try the paths of a plan and report them. Raises WireError for a malformed plan."""
+    """Listen, or test the paths of a plan and report them. Raises WireError for a malformed plan."""
     if isinstance(instruction, bytes):
         listeners.listen(instruction)
         await worker.listening(part.times.by(0.9))

@@ -1,9 +1,11 @@
-"""The interfaces on which a node is reached (NCCL's, gloo's, the default route's), and its own listeners there.
+"""The interfaces on which a node is reached (NCCL's, gloo's, the default route's), and its listeners there.
 
-Each names its node to a caller with the run's key, echoes, and takes or sends filler. Only filler (zeros) travels
-unsigned: it is counted and dropped. Everything else is a frame of :mod:`ncclprobe.wire`. A caller holds a
-connection for at most a minute. A port is reserved before the nodes meet, and answers only from
-:meth:`Listeners.listen` to :meth:`Listeners.close`.
+Each listener names its node to a caller with the run's key, echoes, and receives or sends filler. Only filler (zeros)
+is
+unsigned: it is counted and dropped. Everything else is a frame of :mod:`ncclprobe.wire`. A caller keeps a connection
+for
+a minute at most. A port is reserved before the nodes meet, and answers only between :meth:`Listeners.listen` and
+:meth:`Listeners.close`.
 """
 
 import asyncio
@@ -32,11 +34,11 @@ from ncclprobe.nccl.interfaces import find_by
 from ncclprobe.wire import Wire, WireError
 
 CHUNK_BYTES = 256 << 10
-"""Bytes of filler at a time: larger than the packets of any network, so that the path's largest packets are used."""
+"""Bytes of filler at a time: larger than any network's packets, so that the path's largest packets are used."""
 
 FILLER = bytes(CHUNK_BYTES)
 STREAM_S, WHOLE_S = 3.0, 10.0
-"""Seconds for which one caller may keep the others waiting: with a stream, and with one that must arrive whole."""
+"""Seconds for which one caller may keep others waiting: with a stream, and with one that must arrive whole."""
 _MESSAGE_BYTES = 4096
 _CALLERS = 256
 _FROM_ONE_ADDRESS = 32  # that have not proved the key: a node calls with AT_ONCE at a time
@@ -53,9 +55,9 @@ class MeshInterface(Struct, frozen=True):
 
 
 class Listeners(Struct):
-    """The listeners of node `me`. `unopened` holds, by role, why an address could not be had.
+    """The listeners of node `me`. `unopened`: why an address could not be bound, by role.
 
-    `visits` takes over the connection of a caller that names a test of a rail, and returns when that is over.
+    `visits` takes over the connection of a caller that names a rail test, and returns when the test is over.
     """
 
     me: int
@@ -70,13 +72,13 @@ class Listeners(Struct):
 
     @property
     def floods(self) -> tuple[Flood, ...]:
-        """Return the addresses that had to be hung up on to have room."""
+        """Addresses whose callers were disconnected to make room."""
         return self._admission.floods if self._admission else ()
 
     def reserve(self, interface: MeshInterface) -> None:
-        """Take a port of one more address, which the kernel chooses; it refuses callers until `listen`."""
+        """Bind another address to a port that the kernel chooses; it refuses callers until `listen`."""
         try:
-            sock = _bound(interface.address)
+            sock = _bind(interface.address)
         except OSError as error:
             self.unopened[interface.name] = error.strerror or str(error)
             return
@@ -127,7 +129,7 @@ class Listeners(Struct):
                 await connection.send({"echo": asked.get("echo")}, until)
 
     async def _stream(self, connection: Wire, until: float, seconds: float) -> None:
-        """Receive one stream after earlier ones have ended, so that each is measured alone at this end."""
+        """Receive one stream after earlier ones have ended, so that this end measures each alone."""
         try:
             await asyncio.wait_for(self._turn.acquire(), max(0.0, until - time.monotonic()))
         except asyncio.TimeoutError:
@@ -146,8 +148,8 @@ class Listeners(Struct):
             self._turn.release()
 
 
-def _bound(address: str) -> socket.socket:
-    """Return a socket with a port of `address`. Raises OSError."""
+def _bind(address: str) -> socket.socket:
+    """Return a socket bound to a free port of `address`. Raises OSError."""
     flags = socket.AI_NUMERICHOST | socket.AI_PASSIVE
     family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=flags)[0]
     with contextlib.ExitStack() as undo:
@@ -161,7 +163,7 @@ def _bound(address: str) -> socket.socket:
 
 
 def reserve_listeners(interfaces: Sequence[MeshInterface], me: int, name: str) -> Listeners:
-    """Take a port on all `interfaces` of node `me`, called `name`. An address that cannot be used is in `unopened`."""
+    """Bind a port on all `interfaces` of node `me`, called `name`. Unusable addresses are in `unopened`."""
     listeners = Listeners(me, name)
     for interface in interfaces:
         listeners.reserve(interface)
@@ -172,10 +174,10 @@ _MAX_GLOO = 4  # of its devices; more than one are for bandwidth, and rare
 
 
 def mesh_interfaces(snapshot: Snapshot, backend: str, reach: Reach | None = None) -> list[MeshInterface]:
-    """Return the interfaces of a node by role. One that NCCL would take is not listed again as ``default``.
+    """Return a node's interfaces by role. NCCL's are not listed again as ``default``.
 
-    The default interface is that of the default route; without one, the interface that reached rank 0. For gloo it is
-    the first one that its groups would listen on. An address that only gloo groups would take is ``gloo0``, ….
+    The default interface is that of the default route; without one, the interface that reached rank 0; for gloo, the
+    first that its groups would listen on. An address that only gloo groups would use is ``gloo0``, ….
     """
     interfaces, settings = snapshot.facts.get(Interfaces), snapshot.facts.get(Settings)
     if not isinstance(interfaces, Interfaces) or not isinstance(settings, Settings):
@@ -199,7 +201,7 @@ def mesh_interfaces(snapshot: Snapshot, backend: str, reach: Reach | None = None
 
 
 def _gloo_devices(snapshot: Snapshot, interfaces: Interfaces) -> list[Device]:
-    """Return the address that a gloo group of this node would listen on and other nodes may reach; none if unknown."""
+    """Return the addresses that this node's gloo groups would listen on and others may reach; none if unknown."""
     environment, own = snapshot.facts.get(Environment), snapshot.facts.get(OwnName)
     ifname = (environment.get("GLOO_SOCKET_IFNAME") or "") if isinstance(environment, Environment) else ""
     known = own if isinstance(own, OwnName) else OwnName()
@@ -225,9 +227,9 @@ def _fallback_candidates(
 
 
 def parse_listeners(announced: Sequence[Mapping[str, Any]]) -> tuple[MeshListener, ...]:
-    """Parse the listeners that another node announced; drop malformed ones, and those beyond the limit.
+    """Parse the listeners that another node announced; drop malformed ones, and any beyond the limit.
 
-    An address that no other node can have, such as a loopback one, is malformed.
+    An address that no other node can have, such as loopback, is malformed.
     """
     listeners = []
     for each in announced[: bounds.LISTENERS]:

@@ -1,7 +1,8 @@
 """Plan which node calls which, in which order: data, made by one node for all.
 
-Up to `limit` nodes every node calls every other. Beyond, it calls those at distance ±1, ±2, ±4, … in the order of their
-ranks: the neighbours of NCCL's rings, and those of its trees, whose edges span powers of two (src/graph/trees.cc).
+Up to `limit` nodes every node calls every other. Beyond, it calls the ranks at distance ±1, ±2, ±4, …: the neighbours
+of
+NCCL's rings, and of its trees, whose edges span powers of two (src/graph/trees.cc).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,11 @@ FULL_MESH_NODES = 64
 """All ordered pairs up to here: 63 calls per node and role."""
 
 RATE_CANDIDATES = 4
-"""Nodes ahead of each in the ring that it may stream to; the first two that answer are used."""
+"""Nodes ahead in the ring that each node may stream to; the first two that answer are used."""
 
 
 NCCL = "nccl"
-"""How the roles begin of the interfaces that NCCL would use."""
+"""Prefix of the roles of interfaces that NCCL would use."""
 
 
 class Call(Struct, frozen=True):
@@ -32,10 +33,11 @@ class Call(Struct, frozen=True):
 
 
 class NodePlan(Struct, frozen=True):
-    """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role.
+    """One node's task: `calls` in order, then, per role, streams to the first of `rates` that answered.
 
-    `thorough`: a second look at what was bad. Each stream is to arrive whole, in ten seconds, and if large messages
-    stall again, small packets are tried.
+    `thorough`: a second look at what was bad. Each stream must arrive whole, in ten seconds, and if large messages
+    stall
+    again, small packets are tried.
     """
 
     me: int
@@ -45,7 +47,7 @@ class NodePlan(Struct, frozen=True):
     thorough: bool = False
 
     def check(self) -> None:
-        """Raise ValueError for an impossible call, or more than any plan has: a plan comes from another node."""
+        """Raise ValueError for an impossible call, or more calls than any plan has: a plan comes from another node."""
         for calls in (self.calls, self.rates):
             paths = {(call.to, call.role) for call in calls}
             nodes, roles = {call.to for call in calls}, {call.role for call in calls}
@@ -58,7 +60,7 @@ class NodePlan(Struct, frozen=True):
 
 
 def check_other(address: str) -> None:
-    """Raise ValueError if another node cannot have `address`: loopback is this host, others are many."""
+    """Raise ValueError if `address` cannot be another node's: loopback, multicast and the like."""
     parsed = ip_address(address.partition("%")[0])
     parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     if parsed.is_loopback or parsed.is_multicast or parsed.is_unspecified or address == "255.255.255.255":
@@ -70,10 +72,10 @@ def plan_mesh(
     limit: int = FULL_MESH_NODES,
     names: Mapping[int, str] | None = None,
 ) -> dict[int, NodePlan]:
-    """Return the plan of each node, by rank. At the k-th position of their lists all call different nodes.
+    """Return each node's plan, by rank. At position k of their lists all nodes call different nodes.
 
-    Two nodes call each other in a role only if both listen in it, but for NCCL's by one address family: if gloo takes
-    IPv4 here and IPv6 there, launch.gloo-group reports it, and a call would add nothing.
+    Two nodes call each other in a role only if both listen in it, and, but for NCCL's roles, by one address family: if
+    gloo takes IPv4 here and IPv6 there, launch.gloo-group reports it, and a call would add nothing.
     """
     ranks = sorted(listeners_by_node)
     known = {rank: (names or {}).get(rank, f"node {rank}") for rank in ranks}
@@ -88,7 +90,7 @@ def plan_mesh(
 
 
 def answering(plan: NodePlan, answer: Paths) -> Paths:
-    """Keep of the `reported` paths those that answer the plan with plausible numbers."""
+    """Keep the paths of `answer` that answer the plan with plausible numbers."""
     asked = {(call.to, call.role) for call in plan.calls}
     rows = {(row.to, row.role): row for row in answer.rows if (row.to, row.role) in asked and _can_be(row)}
     return replace(answer, me=plan.me, names=plan.names, rows=tuple(rows.values()))
@@ -100,7 +102,7 @@ def _can_be(row: Path) -> bool:
 
 
 def steps(nodes: int, limit: int) -> list[int]:
-    """Return the distances, from 1 up, that separate each of `nodes` in a ring from those it calls."""
+    """Return the ring distances, from 1 up, between each of `nodes` and the nodes that it calls."""
     if nodes <= limit:
         return list(range(1, nodes))
     powers = [1 << k for k in range(nodes.bit_length()) if 1 << k <= nodes // 2]

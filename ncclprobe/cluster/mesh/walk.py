@@ -1,17 +1,19 @@
-"""Make all of one node's calls: concurrently, failures a second time, then the streams; end by the deadline.
+"""Make all of one node's calls: concurrently, failed ones twice, then the streams; end by the deadline.
 
 A call goes to a listener from the local interface of that role, checks its node, and measures what passes and how fast.
 
-The kernel's view of a connection is read by the offsets of struct tcp_info (include/uapi/linux/tcp.h), which only ever
-grew, so that an offset holds for every kernel; an older one returns fewer bytes.
+The kernel's view of a connection is read by the offsets of struct tcp_info (include/uapi/linux/tcp.h), which has only
+ever grown: an offset holds for every kernel; an older one returns fewer bytes.
 
 The rate of one stream is measured in short turns, until two agree, with no other stream at either end. A node sends one
-stream at a time, and its listener queues those of others (:mod:`ncclprobe.cluster.mesh.listeners`), so that no two
-nodes need to agree on a time. A bad result of one pair does not show which end is at fault: each node streams to two
-others, and two others stream to it.
+stream at a time, and its listener queues incoming ones (:mod:`ncclprobe.cluster.mesh.listeners`), so that nodes need
+not
+agree on a time. A bad result of one pair does not show which end is at fault: each node streams to two others, and two
+others stream to it.
 
-A call that got no answer while this process itself could not run is not evidence about the other node: it is made again
-and does not count. Streams that were slow or lost packets are measured again without others: the first measurement
+A call without an answer while this process itself could not run is not evidence about the other node: it is repeated
+and
+does not count. Streams that were slow or lost packets are measured again without others, because the first measurement
 shared the nodes' time. On the first paths of a node on which large messages stall, small packets are tried.
 """
 
@@ -34,15 +36,15 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.wire import Wire, WireError
 
 TRY_S = 2.0
-"""For connecting, the handshake and the echoes. A lost SYN is sent again after one second (RFC 6298)."""
+"""For connect, handshake and echoes. A lost SYN is sent again after one second (RFC 6298)."""
 
 LARGE_S = 2.0
 """For 256 KiB each way: a link of 10 Mbit/s takes 0.2 s."""
 
 _SIZE_S = 1.0
-"""Seconds for the same in one direction; a healthy path takes milliseconds."""
+"""For 256 KiB in one direction; a healthy path takes milliseconds."""
 _SMALL_PACKET = 1280
-"""Bytes that every path of IPv6, and every tunnel in use, carries (RFC 8200)."""
+"""Bytes that every IPv6 path, and every tunnel in use, carries (RFC 8200)."""
 _LARGE_PACKET = 1500
 _HEADERS = {4: 40, 6: 60}  # of IP and TCP
 _ECHOES = 5
@@ -57,7 +59,7 @@ class Caller(Struct, frozen=True):
     deadline: float
 
     def limit(self, seconds: float) -> float:
-        """Return the end of a step that may take `seconds`."""
+        """Return the deadline of a step that may take `seconds`."""
         return min(self.deadline, time.monotonic() + seconds)
 
     def outcome(self, error: WireError, limit: float) -> str:
@@ -70,7 +72,7 @@ class WrongPeer(NcclprobeError):
 
 
 class _Stopped(NcclprobeError):
-    """The connection ended: `outcome` is a path's outcome, the message describes it."""
+    """The connection ended: `outcome` is the path's outcome, the message describes it."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -78,7 +80,7 @@ class _Stopped(NcclprobeError):
 
 
 async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
-    """Try one path, once. A failure is an outcome, never an error."""
+    """Test one path, once. A failure is an outcome, never an error."""
     path = untried(call, local)
     if time.monotonic() >= caller.deadline:
         return path
@@ -93,7 +95,7 @@ async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
     except WireError as error:
         return replace(path, outcome=caller.outcome(error, limit), detail=str(error)[:_DETAIL_CHARACTERS])
     try:
-        return await _measured(caller, path, connection)
+        return await _measure(caller, path, connection)
     finally:
         connection.close()
 
@@ -106,7 +108,7 @@ def untried(call: Call, local: MeshListener) -> Path:
 async def reach(
     caller: Caller, call: Call, local: MeshListener, deadline: float, options: wire.SocketOptions = ()
 ) -> Wire:
-    """Connect to the node that `call` means. Raises WireError, WrongPeer."""
+    """Connect to the node of `call`. Raises WireError, WrongPeer."""
     address = _add_scope(call.address, local)  # a listener of this run: it has all of the time to greet
     connection = await wire.connect(
         address, call.port, caller.key, deadline, local.address, options=options, patience_s=TRY_S
@@ -123,7 +125,7 @@ async def reach(
 
 
 async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> Path:
-    """Return `path`, whose large outgoing messages stalled, with the size of packets that do pass.
+    """Return `path`, whose large outgoing messages stalled, with the packet size that passes.
 
     If small packets stall as well, size is not the reason: a stream shows how slow it is.
     """
@@ -135,7 +137,7 @@ async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> 
 
 
 async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire.SocketOptions) -> bool:
-    """Return whether a large message arrives there, over a connection with these options."""
+    """Return whether a large message arrives over a connection with these options."""
     try:
         connection = await reach(caller, call, local, caller.limit(TRY_S), options)
     except (WireError, WrongPeer):
@@ -150,10 +152,10 @@ async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire
 
 
 def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
-    """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
+    """Return whether this node's own kernel refuses to send a packet of `nbytes`, but sends a small one.
 
     A firewall in the output hook reports it to the sender of a datagram (EPERM), and not to TCP, because it sees those
-    packets before the card cuts them to size. No process listens there.
+    packets before the card segments them. No process listens at the destination.
     """
     family = _family(call.address)
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
@@ -168,13 +170,13 @@ def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
     return False
 
 
-async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
-    """Measure round trips of small messages, then a large one there, then one back."""
+async def _measure(caller: Caller, path: Path, connection: Wire) -> Path:
+    """Measure round trips of small messages, then a large message out, then one back."""
     outcome, detail, trips = "ok", "", [float("inf")]
     try:
-        await _by(caller, TRY_S, lambda limit: _round_trips(connection, trips, limit))
-        await _by(caller, LARGE_S, lambda limit: _send_large(connection, limit), "stalled-out")
-        await _by(caller, LARGE_S, lambda limit: _receive_large(connection, limit), "stalled-back")
+        await _run_step(caller, TRY_S, lambda limit: _round_trips(connection, trips, limit))
+        await _run_step(caller, LARGE_S, lambda limit: _send_large(connection, limit), "stalled-out")
+        await _run_step(caller, LARGE_S, lambda limit: _receive_large(connection, limit), "stalled-back")
     except _Stopped as error:
         outcome, detail = error.outcome, str(error)[:_DETAIL_CHARACTERS]
     kernel = tcp_info(connection)
@@ -189,8 +191,10 @@ async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
     )
 
 
-async def _by(caller: Caller, seconds: float, step: Callable[[float], Awaitable[None]], silent: str = "silent") -> None:
-    """Run one step in its time. Raises _Stopped, with the outcome `silent` if no answer arrived."""
+async def _run_step(
+    caller: Caller, seconds: float, step: Callable[[float], Awaitable[None]], silent: str = "silent"
+) -> None:
+    """Run one step within `seconds`. Raises _Stopped, with the outcome `silent` if no answer arrived."""
     limit = caller.limit(seconds)
     try:
         await step(limit)
@@ -200,7 +204,7 @@ async def _by(caller: Caller, seconds: float, step: Callable[[float], Awaitable[
 
 
 async def _round_trips(connection: Wire, trips: list[float], limit: float) -> None:
-    """Keep the shortest so far at the end of `trips`."""
+    """Measure round trips; the last of `trips` is the shortest so far."""
     for number in range(_ECHOES):
         began = time.monotonic()
         await connection.send({"echo": number}, limit)
@@ -225,7 +229,7 @@ def _family(address: str) -> int:
 
 
 def _add_scope(address: str, local: MeshListener) -> str:
-    """Give a link-local address of the other side this node's name of the link."""
+    """Scope the other side's link-local address to this node's interface."""
     bare = address.partition("%")[0]
     return f"{bare}%{local.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare
 
@@ -236,11 +240,11 @@ _NO_RTT = 0xFFFFFFFF
 
 
 class TcpInfo(Struct, frozen=True):
-    """`path_mtu` in bytes; `resent` of `segments` that this side sent; the shortest round trip that the kernel saw.
+    """`path_mtu` in bytes; `resent` of `segments` sent by this side; the kernel's shortest round trip.
 
     `acked_bytes` have arrived at the other side's kernel. The kernel's round trips do not wait for a process to be
-    scheduled. For `waiting_s` the path alone was waited for: something was sent, and the other side had room for it.
-    None: this kernel does not say.
+    scheduled. `waiting_s`: time spent waiting for the path alone, with data in flight and room at the other side. None:
+    not reported by this kernel.
     """
 
     path_mtu: int | None = None
@@ -280,19 +284,19 @@ def _read_number_at(answer: bytes, offset: int, nbytes: int = 4) -> int | None:
 
 PARTNERS = 2
 STREAM_BYTES = 8 << 20
-"""At most, in a stream of at most STREAM_SECONDS: 10 Gbit/s need 7 ms, 100 Mbit/s fill the time."""
+"""Maximum bytes of a stream of at most STREAM_SECONDS: 10 Gbit/s need 7 ms, 100 Mbit/s fill the time."""
 
 STREAM_SECONDS = 0.25
 MAX_STREAMS = 5
 AGREE = 0.8
-"""Two streams whose rates are within this factor are trusted; a scheduler's pause makes one of them slower."""
+"""Two streams whose rates are within this factor are trusted; a scheduler's pause slows one of them."""
 
 _WAITING = 0.8  # of the time, as the kernel counts it: else a process was too busy to send or to take
 _QUEUE_S = 5.0  # for a turn: others may stream to the same node, each for as long as a listener lets them
 
 
 class Rate(Struct, frozen=True):
-    """What the best stream carried, in 1e9 bit/s of payload, and the retransmitted TCP segments of all streams."""
+    """Rate of the best stream, in 1e9 bit/s of payload, and the retransmitted TCP segments of all streams."""
 
     rate_gbps: float
     resent: int | None
@@ -310,7 +314,7 @@ class _TooSlow(NcclprobeError):
 async def stream_to_neighbours(
     caller: Caller, calls: list[Call], listeners: Mapping[str, MeshListener], whole: bool = False
 ) -> dict[Call, Rate]:
-    """Return the rates of the first PARTNERS of `calls` per role that carry a stream; `whole`: all of it must."""
+    """Return the rates of the first PARTNERS of `calls` per role that carry a stream; `whole`: all of it."""
     measured: dict[Call, Rate] = {}
     for call in calls:
         done = sum(call.role == other.role for other in measured)
@@ -323,7 +327,7 @@ async def stream_to_neighbours(
 
 
 async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) -> Rate | None:
-    """Stream to one node; return None without a result: whether the node answers is judged elsewhere."""
+    """Stream to one node; None without a result: whether the node answers is judged elsewhere."""
     try:
         connection = await reach(caller, call, local, caller.limit(TRY_S))
     except (WireError, WrongPeer):
@@ -332,7 +336,7 @@ async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) 
     try:
         most = 2 if whole else MAX_STREAMS
         while len(rates) < 2 or (len(rates) < most and not _agree(rates)):
-            rates.append(await _once(connection, caller, whole))
+            rates.append(await _send_stream(connection, caller, whole))
     except WireError:
         pass
     except _TooSlow as error:
@@ -348,7 +352,7 @@ def _agree(rates: list[float]) -> bool:
     return second >= AGREE * best
 
 
-async def _once(connection: Wire, caller: Caller, whole: bool) -> float:
+async def _send_stream(connection: Wire, caller: Caller, whole: bool) -> float:
     """Send one stream, timed by the receiver; timed here if it did not all arrive in time."""
     seconds = WHOLE_S if whole else STREAM_S
     await connection.send({"do": "stream", "whole": whole}, caller.limit(TRY_S))
@@ -358,13 +362,13 @@ async def _once(connection: Wire, caller: Caller, whole: bool) -> float:
         return await _poured(connection, limit, began, LEAST_BYTES if whole else 0)
     except WireError as error:
         after, took_s = tcp_info(connection), time.monotonic() - began
-        if error.kind != "silent" or limit >= caller.deadline or not _is_the_path(before, after, took_s, whole):
+        if error.kind != "silent" or limit >= caller.deadline or not _limited_by_path(before, after, took_s, whole):
             raise
         raise _TooSlow(((after.acked_bytes or 0) - (before.acked_bytes or 0)) * 8 / took_s / 1e9) from None
 
 
-def _is_the_path(before: TcpInfo, after: TcpInfo, took_s: float, whole: bool) -> bool:
-    """Return whether it is known how much arrived, and that it was not for a busy process at either end."""
+def _limited_by_path(before: TcpInfo, after: TcpInfo, took_s: float, whole: bool) -> bool:
+    """Return whether the path limited the stream: how much arrived is known, and neither process was busy."""
     if before.acked_bytes is None or after.acked_bytes is None:
         return False
     if not whole:
@@ -387,7 +391,7 @@ async def _poured(connection: Wire, limit: float, began: float, least: int) -> f
 
 
 AT_ONCE = 16
-"""Calls of one node at a time (docs/threat-model.md)."""
+"""Concurrent calls of one node (docs/threat-model.md)."""
 
 
 _TICK_S = 0.1
@@ -396,7 +400,7 @@ _UNANSWERED = ("filtered", "silent", "stalled-out", "stalled-back")
 
 
 class _OwnLateness:
-    """How long this process's event loop could not run when it should have: `seconds`, since the beginning."""
+    """How long this process's event loop could not run when it should have: `seconds`, since the start."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -410,21 +414,21 @@ class _OwnLateness:
 
 
 async def walk(plan: NodePlan, listeners: Listeners, deadline: float) -> Paths:
-    """Return how node `plan.me` reaches the others by `deadline`, a time.monotonic(): one row per call of the plan."""
+    """Return how node `plan.me` reaches the others by `deadline` (time.monotonic()): one row per call of the plan."""
     caller = Caller(listeners.key, deadline)
     local = {listener.role: listener for listener in listeners.addresses}
     calls = [call for call in plan.calls if call.role in local]
     own = _OwnLateness()
     measuring = asyncio.ensure_future(own.measure())
     try:
-        rows = await _all(caller, calls, local, own)
+        rows = await _make_calls(caller, calls, local, own)
         failed = [call for call in calls if rows[call].outcome != "ok"]
         again = [] if plan.thorough else failed
-        for call, row in (await _all(caller, again, local, own)).items():
+        for call, row in (await _make_calls(caller, again, local, own)).items():
             if row.tries and not (row.outcome == "late" and rows[call].tries):
                 rows[call] = replace(row, tries=rows[call].tries + row.tries)
         if plan.thorough:
-            await _size(caller, rows, local)
+            await _try_small_packets(caller, rows, local)
     finally:
         measuring.cancel()
     open_calls = [call for call in plan.rates if call in rows and rows[call].outcome == "ok"]
@@ -434,14 +438,14 @@ async def walk(plan: NodePlan, listeners: Listeners, deadline: float) -> Paths:
     return Paths(plan.me, plan.names, listeners.addresses, tuple(rows.values()), unopened, listeners.floods)
 
 
-async def _size(caller: Caller, rows: dict[Call, Path], local: Mapping[str, MeshListener]) -> None:
+async def _try_small_packets(caller: Caller, rows: dict[Call, Path], local: Mapping[str, MeshListener]) -> None:
     """Try small packets on the outgoing paths whose large messages stall."""
     stalled = [call for call, row in rows.items() if row.outcome == "stalled-out"]
     found = [sized(caller, call, local[call.role], rows[call]) for call in stalled]
     rows.update(zip(stalled, await asyncio.gather(*found), strict=True))
 
 
-async def _all(
+async def _make_calls(
     caller: Caller, calls: list[Call], local: Mapping[str, MeshListener], own: _OwnLateness
 ) -> dict[Call, Path]:
     """Make each of `calls` once, AT_ONCE at a time."""
@@ -466,12 +470,12 @@ DOUBTFUL = 0.5
 
 
 def doubtful(plans: Mapping[int, NodePlan], seen: Mapping[int, Paths]) -> dict[int, NodePlan]:
-    """Return which of `plans` each node is to measure once more, by rank; nodes without doubt are left out.
+    """Return which of `plans` each node should measure again, by rank, without nodes that have no doubtful path.
 
     A path that lost packets before it carried a stream gets one: a few hundred packets are too few to judge.
     """
     retests: dict[int, NodePlan] = {}
-    usual = _usual(seen)
+    usual = _median_rates(seen)
     for rank, paths in seen.items():
         doubtful_paths = {(row.to, row.role) for row in paths.rows if _is_doubtful(row, usual.get(row.role, 0.0))}
         stalled = [(row.to, row.role) for row in paths.rows if row.outcome == "stalled-out"][:_SIZED]
@@ -486,13 +490,14 @@ def merged(first: Paths, second: Paths) -> Paths:
     better = {(row.to, row.role): row for row in second.rows if row.outcome == "ok" and row.rate_gbps is not None}
     looked = {(row.to, row.role): row for row in second.rows}
     rows = tuple(
-        _better(_sized(row, looked.get((row.to, row.role))), better.get((row.to, row.role))) for row in first.rows
+        _better(_merge_stalled(row, looked.get((row.to, row.role))), better.get((row.to, row.role)))
+        for row in first.rows
     )
     return replace(first, rows=rows, floods=second.floods or first.floods)
 
 
-def _sized(row: Path, retest: Path | None) -> Path:
-    """Return a path whose large messages stalled as the second look found it: slow, or stalled for packets' size."""
+def _merge_stalled(row: Path, retest: Path | None) -> Path:
+    """Return a path whose large messages stalled with the second look's result: slow, or stalled for packet size."""
     if retest is None or row.outcome != "stalled-out":
         return row
     if retest.outcome == "ok":
@@ -510,8 +515,8 @@ def _better(row: Path, retest: Path | None) -> Path:
     return replace(row, rate_gbps=rate, resent=counted.resent, segments=counted.segments, streams=2)
 
 
-def _usual(seen: Mapping[int, Paths]) -> dict[str, float]:
-    """Return the median over nodes of the best rate that each sent, by role."""
+def _median_rates(seen: Mapping[int, Paths]) -> dict[str, float]:
+    """Return the median over nodes of each sender's best rate, by role."""
     best: dict[str, dict[int, float]] = {}
     for rank, paths in seen.items():
         for row in paths.rows:

@@ -1,1 +1,1 @@
-"""Try the rails between nodes: node 0 plans and leads, both ends of each test meet over the authenticated mesh."""
+"""Test the rails between nodes: node 0 plans and leads, both ends of each test meet over the authenticated mesh."""

@@ -1,7 +1,7 @@
-"""Node 0's side: ask every node for its rails, play the plan wave by wave, and measure again what looks slow or dead.
+"""Node 0's side: ask every node for its rails, run the plan wave by wave, and measure slow or dead rails again.
 
 The search is that of pairs of ranks (:mod:`ncclprobe.localise.pairs.suspects`), with the rails of nodes in the place of
-ranks. A node that does not answer an order in time is asked nothing more; it has cost one wave.
+ranks. A node that does not answer an order in time is not asked again; it has cost one wave.
 """
 
 import asyncio
@@ -41,18 +41,22 @@ _REPLY_S = 2.0
 _STEPS = 4
 """Steps of a test that may each take all of its patience: what does not hang fails at the first."""
 GPU_ROUNDS = 3
-"""In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
-nodes each sits out one round."""
+"""Rounds in which GPU memory is tested: with one partner alone either end may be the slow one; with an odd number of
+nodes
+each sits out one round.
+"""
 _STEP_SHARE, _LEAST_S, _MOST_S = 1 / 24, 1.0, 30.0
-"""The share of the run's time that one step of one test may take, within these bounds: 7.5 s of the usual 180 s."""
+"""Share of the run's time that one step of one test may take, and its bounds: 7.5 s of the usual 180 s."""
 BUSY = 0.02
-"""The share of its rate that a port may carry before a test: beyond it, the other traffic and the test would suffer."""
+"""Share of its rate that a port may carry before a test: beyond it, the traffic and the test would
+disturb each other.
+"""
 
 
 class RailsWanted(Struct, frozen=True):
     """The command line's request for rails, and the means to test them.
 
-    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also if others use them.
+    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: test even busy ports.
     """
 
     run: Runner
@@ -62,7 +66,7 @@ class RailsWanted(Struct, frozen=True):
 
 
 class Fleet(Struct, frozen=True):
-    """Who takes part: names by node rank, ids at the coordinator of all but node 0, and the listeners of each."""
+    """The participants: names by node rank, ids at the coordinator of all but node 0, and everyone's listeners."""
 
     names: Mapping[int, str]
     ids: Mapping[int, str]
@@ -89,12 +93,12 @@ class RailRun:
         self._words = ""
 
     async def run(self) -> dict[int, Rails]:
-        """Return what each node saw, by rank; a node that never answered is left out."""
+        """Return what each node saw, by rank, without nodes that never answered."""
         answers = await self._order({rank: RailsOrder("list", _LIST_S) for rank in self._fleet.names}, _LIST_S)
         for rank, said in answers.items():
             with contextlib.suppress(msgspec.ValidationError):  # then its rails are not known, and the checks say so
                 self._ends[rank] = msgspec.convert(said, RailEnds)
-        untested = self._refused() or self._nothing_to_try()
+        untested = self._busy_port() or self._nothing_to_try()
         if not untested:
             with contextlib.suppress(TimeoutError):  # a wave that is late; what came by then is kept
                 await run_in_thread(self._search, self._deadline + _REPLY_S)
@@ -108,8 +112,8 @@ class RailRun:
             () if rank else tuple(self._fleet.names[each] for each in sorted(self._silent)),
         )  # fmt: skip
 
-    def _refused(self) -> str:
-        """Return why nothing may be tried: a port carries other traffic; empty: none does."""
+    def _busy_port(self) -> str:
+        """Return why nothing may be tested: a port carries other traffic; empty if none does."""
         for rank, ends in self._ends.items() if not self._wanted.force else ():
             for port, rate in zip(ends.ports, ends.rates_gbps, strict=False):
                 name = f"{port.device}:{port.port}"
@@ -134,7 +138,7 @@ class RailRun:
         }
 
     def _search(self) -> None:
-        """Play the round-robin, then retests, on a thread of its own: it waits for one wave after the other."""
+        """Run the round-robin, then retests, on a thread of its own, because it waits for one wave after the other."""
         rails, rates = self._rails, [rate for ends in self._ends.values() for rate in ends.rates_gbps]
         crossing = any(ends.cross for ends in self._ends.values()) or len({len(each) for each in rails.values()}) > 1
         plan = plan_rails(len(rails), max(map(len, rails.values())), fastest(rates), self._budget, cross=crossing)
@@ -142,19 +146,19 @@ class RailRun:
         localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
 
     def _excluded(self, seen: Sequence[Result]) -> frozenset[End]:
-        """Return the ends that are measured no more: lost with several, or of a node that did not answer."""
+        """Return the ends not to measure any more: lost with several partners, or of a node that did not answer."""
         gone = {self._fleet.names[rank] for rank in self._silent}
         return lost_with_several(seen) | {End(name, rail) for name in gone for rail in self._rails.get(name, ())}
 
     def with_gpus(self, wave: Wave) -> Wave:
-        """Return the tests of `wave` whose both ends have a GPU near the rail."""
+        """Return the tests of `wave` that have a GPU near the rail at both ends."""
         ends = {self._fleet.names[rank]: each.gpus for rank, each in self._ends.items()}
         return tuple(
             job for job in wave if all(any(ends[end.node][end.rail : end.rail + 1]) for end in (job.one, job.other))
         )
 
     def play(self, wave: Wave, step: int, *, gpu: bool = False) -> list[Result]:
-        """Have the nodes do the tests of one wave; return the samples that count for the search."""
+        """Have the nodes run the tests of one wave; return the samples that count for the search."""
         patience_s = self._budget.patience_s * _STEPS
         if time.monotonic() + patience_s > self._deadline:
             for end in (end for job in wave for end in (job.one, job.other)):
@@ -196,7 +200,7 @@ class RailRun:
         self._planned[rank] = self._planned.get(rank, 0) + 1
 
     def _jobs(self, job: Job, step: int, gpu: bool) -> Iterable[tuple[int, RailJob]]:
-        """Yield the two ends of a test with their nodes, the one that leads first."""
+        """Yield the two ends of a test with their nodes, the leading end first."""
         one, other = self._rank[job.one.node], self._rank[job.other.node]
         mine = {each.role: each for each in self._fleet.listening[one]}
         theirs = [each for each in self._fleet.listening[other] if each.role in mine]
@@ -215,7 +219,7 @@ class RailRun:
         yield other, replace(swapped, address="", port=0, source="")
 
     async def _order(self, orders: Mapping[int, RailsOrder], seconds: float) -> dict[int, dict[str, object]]:
-        """Have nodes follow orders, this one among them; a node that does not answer in time is asked no more."""
+        """Have nodes follow orders, this one among them; a node that is late is not asked again."""
         ids = {rank: key for rank, key in self._fleet.ids.items() if rank in orders and rank not in self._silent}
         deadline = time.monotonic() + seconds + _REPLY_S
         theirs = {key: orders[rank] for rank, key in ids.items()}
@@ -232,21 +236,21 @@ class RailRun:
 
 
 class _Measure:
-    """Measures the rounds of the search; the first ones have more to them."""
+    """Measures the rounds of the search, with extra tests in the first ones."""
 
     def __init__(self, run: RailRun, plan: RailPlan, rails: Mapping[str, Sequence[int]]) -> None:
         self._run, self._plan, self._rails = run, plan, rails
         self._rounds = 0
 
     def __call__(self, pairs: PairRound, step: int) -> list[Result]:
-        """Measure each pair, all rails of two nodes together; in the first rounds more than that."""
+        """Measure each pair, all rails of two nodes together; run the extra tests in the first rounds."""
         self._rounds += 1
         if self._rounds <= GPU_ROUNDS:
-            self._more(pairs, step)
+            self._measure_extra(pairs, step)
         return [result for wave in waves(pairs, self._plan) for result in self._run.play(wave, step)]
 
-    def _more(self, pairs: PairRound, step: int) -> None:
-        """Try every rail by itself, with GPUs' memory, and with rails of other numbers."""
+    def _measure_extra(self, pairs: PairRound, step: int) -> None:
+        """Test every rail alone, with GPU memory, and with rails of other numbers."""
         alone = list(waves(pairs, self._plan, alone=True))
         for wave in alone:
             direct = self._run.with_gpus(wave)

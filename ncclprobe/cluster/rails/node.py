@@ -1,7 +1,8 @@
-"""A node's side: say which rails it has, and do the tests that node 0 asks for, all of one order at once.
+"""A node's side: list its rails, and run the tests that node 0 orders, all of one order at once.
 
-The two ends of a test meet over a connection of their own, between the listeners of the mesh: the end that leads calls,
-and both prove the mesh's key. What runs a test is given: this room knows no verbs.
+The two ends of a test meet over a connection of their own, between the listeners of the mesh: the leading end calls,
+and
+both prove the mesh's key. The code that runs a test is passed in: this package knows no verbs.
 """
 
 import asyncio
@@ -31,9 +32,10 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
 class RailJob(Struct, frozen=True, kw_only=True):
-    """One test as one of its ends does it: on its rail `rail`, with rail `other` of node `to`.
+    """One test as seen by one end: its rail `rail` with rail `other` of node `to`.
 
-    The end that `leads` calls the other at `address` and `port`, from its own address `source`. `queue_pairs`: what
+    The leading end (`leads`) calls the other at `address` and `port`, from its own address `source`. `queue_pairs`:
+    what
     both ends agree on. `gpu`: with the memory of the rail's GPU.
     """
 
@@ -53,7 +55,7 @@ class RailJob(Struct, frozen=True, kw_only=True):
 
 
 class RailsOrder(Struct, frozen=True):
-    """``list``: say which rails this node has, and what they move by themselves; ``test``: do `jobs`, all at once.
+    """``list``: list this node's rails, and their own traffic; ``test``: run `jobs`, all at once.
 
     The answer is due in `seconds`.
     """
@@ -64,9 +66,9 @@ class RailsOrder(Struct, frozen=True):
 
 
 class RailEnds(Struct, frozen=True):
-    """The rails of a node, in NCCL's order; `gpus`: which of them can use the memory of a GPU.
+    """A node's rails, in NCCL's order; `gpus`: which of them can use GPU memory.
 
-    `rates_gbps` of each, 0: not known. `moved_gbps`: what each port (``mlx5_0:1``) carried while nothing was tried.
+    `rates_gbps` of each, 0 if unknown. `moved_gbps`: what each port (``mlx5_0:1``) carried before any test.
     """
 
     ports: Annotated[tuple[RailPort, ...], msgspec.Meta(max_length=bounds.RAIL_PORTS)] = ()
@@ -78,10 +80,10 @@ class RailEnds(Struct, frozen=True):
 
 
 _LOOK_S = 0.5
-"""Between two looks at the counters of NICs, before anything is tried."""
+"""Between two readings of the NIC counters, before any test."""
 _GREETING_S = 5.0
 _LAST_S = 1.0
-"""Before an answer is due, the tests must be over."""
+"""Margin between the end of the tests and the time when an answer is due."""
 _MOST_S = 120.0
 """Seconds after which an order is over, whatever node 0 sends."""
 _TIMEOUT = 14
@@ -91,13 +93,13 @@ to report a dead path, 14 half a second (2 s on devices that take four times as 
 2.14.
 """
 _TOGETHER_S = 2.0
-"""Rails of a node wait so long for each other: one whose path is dead takes longer than the others."""
+"""How long a node's rails wait for each other: one whose path is dead takes longer than the others."""
 _KEPT = 9
 """Quantiles kept of a test's many times."""
 
 
 class Runner(Protocol):
-    """Runs one end of a test; returns by `deadline`, a time.monotonic(), whatever the driver does."""
+    """Runs one end of a test; returns by `deadline` (time.monotonic()), whatever the driver does."""
 
     def __call__(
         self,
@@ -113,14 +115,14 @@ class Runner(Protocol):
 
 
 class Start:
-    """The barrier of a node's rails before each step, so that they share it from its beginning."""
+    """Barrier of a node's rails before each step, so that they share it from its beginning."""
 
     def __init__(self, rails: int) -> None:
         self._left = rails
         self._waiting: dict[str, list[asyncio.Event]] = {}
 
     async def __call__(self, step: str) -> None:
-        """Wait until all remaining rails have reached this step, but no longer than a rail that fails may take."""
+        """Wait until all remaining rails have reached this step, but no longer than a failing rail may take."""
         mine = asyncio.Event()
         self._waiting.setdefault(step, []).append(mine)
         self._release()
@@ -142,14 +144,14 @@ class Start:
 
 
 class Visits:
-    """Connections of other nodes for tests that this node takes part in, by the test's number."""
+    """Other nodes' connections for tests of this node, by test number."""
 
     def __init__(self) -> None:
         self._expected: dict[int, asyncio.Future[Wire]] = {}
         self._over: dict[int, asyncio.Event] = {}
 
     def expect(self, number: int) -> None:
-        """Say that another node will call for this test."""
+        """Announce that another node will call for this test."""
         self._expected[number], self._over[number] = asyncio.get_running_loop().create_future(), asyncio.Event()
 
     async def caller(self, number: int, deadline: float) -> Wire:
@@ -165,7 +167,7 @@ class Visits:
         self._over.pop(number).set()
 
     async def receive(self, number: object, wire: Wire) -> None:
-        """Hand a caller over to the test that it names, and return when that is over; one that fits none is hung up."""
+        """Hand a caller to the test that it names, and return when the test is over; without such a test, hang up."""
         expected = self._expected.get(number) if isinstance(number, int) else None
         if expected is not None and not expected.done():
             over = self._over[int(str(number))]
@@ -174,7 +176,7 @@ class Visits:
 
 
 class RailNode(Struct):
-    """What this node contributes: its rails and, if they have one, the same with a GPU's memory."""
+    """This node's contribution: its rails and, if they have one, the same with GPU memory."""
 
     snapshot: Snapshot
     host: Host
@@ -185,7 +187,7 @@ class RailNode(Struct):
     visits: Visits = field(default_factory=Visits)
 
     def __post_init__(self) -> None:
-        """Choose as NCCL would, and answer callers."""
+        """Choose rails as NCCL would, and answer callers."""
         self.ports = choose_rails(self.snapshot).chosen or ()
         self.gpus = gpu_rails(self.snapshot, self.ports)
         self.listeners.visits = self.visits.receive
@@ -205,7 +207,7 @@ class RailNode(Struct):
 
     async def _ends(self, deadline: float) -> RailEnds:
         try:
-            moved = await run_in_thread(partial(_moved, self.host), deadline - _LAST_S)
+            moved = await run_in_thread(partial(_port_rates, self.host), deadline - _LAST_S)
         except TimeoutError:  # a driver whose counters do not answer
             moved = {}
         fabric = learned(self.snapshot.facts, Fabric)
@@ -226,7 +228,7 @@ class RailNode(Struct):
         port = (self.gpus[job.rail] if job.gpu else None) or self.ports[job.rail]
         asked = replace(port, queue_pairs=max(1, job.queue_pairs), timeout=min(port.timeout, _TIMEOUT) or _TIMEOUT)
         try:
-            outcome = await self._outcome(job, asked, deadline, start)
+            outcome = await self._run_job(job, asked, deadline, start)
         except (WireError, ValueError) as error:
             failure = RailFailure(step="open", kind="channel", text=str(error))
             outcome = RailOutcome(asked=asked, failures=(failure,))
@@ -238,7 +240,7 @@ class RailNode(Struct):
         ends = job.number, job.to, job.rail, job.other, job.leads
         return RailRow(*ends, told, job.together, job.step, nbytes, job.test.seconds)
 
-    async def _outcome(self, job: RailJob, asked: RailPort, deadline: float, start: Start) -> RailOutcome:
+    async def _run_job(self, job: RailJob, asked: RailPort, deadline: float, start: Start) -> RailOutcome:
         """Meet the other end and run the test. Raises WireError if the two do not meet."""
         soon = min(deadline, time.monotonic() + _GREETING_S)
         channel = await (self._call(job, soon) if job.leads else self.visits.caller(job.number, soon))
@@ -264,8 +266,8 @@ class RailNode(Struct):
         return channel
 
 
-def _moved(host: Host) -> dict[str, float]:
-    """Return the rate of each port that reports one meanwhile, 1e9 bit/s."""
+def _port_rates(host: Host) -> dict[str, float]:
+    """Return the rate of each port over _LOOK_S, in 1e9 bit/s."""
     before, began = traffic.read(host), time.monotonic()
     time.sleep(_LOOK_S)
     moved, seconds = traffic.moved(before, traffic.read(host), "rdma"), time.monotonic() - began
@@ -277,7 +279,7 @@ def _moved(host: Host) -> dict[str, float]:
 
 
 def brief(outcome: RailOutcome) -> RailOutcome:
-    """Return `outcome` with few of its many times: quantiles, in rising order."""
+    """Return `outcome` with its times reduced to ascending quantiles."""
     return replace(outcome, half_round_trip_us=_few(outcome.half_round_trip_us))
 
 

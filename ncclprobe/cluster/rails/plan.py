@@ -1,8 +1,9 @@
-"""Plan how rails are tried: how many rounds, how many bytes, how long, decided before any node connects.
+"""Plan rail tests: how many rounds, how many bytes, how long, decided before any node connects.
 
-In a round each node meets one other: the round-robin of :mod:`ncclprobe.localise.pairs.rounds`, at most so many pairs
-of nodes at once (a *wave*), all of their rails together. In the first round each rail is tried alone before. Rounds,
-waves and bytes follow from the budget, so that a run asks a known amount of the fabric.
+In a round each node meets one other: the round-robin of :mod:`ncclprobe.localise.pairs.rounds`, with a bounded number
+of
+node pairs at once (a *wave*), all of their rails together. Before the first round, each rail is tested alone. Rounds,
+waves and bytes follow from the budget, so that a run puts a known load on the fabric.
 """
 
 import math
@@ -21,11 +22,11 @@ FEWEST_ROUNDS = 2
 _WAVE_S = 1.2
 """One wave besides its writes: children start, open ports, connect, exchange small messages."""
 _WRITE_S = 0.05
-"""Seconds of one direction: the bytes of a port in that time are sent, as far as NIC_BYTES allows."""
+"""Duration of one direction: a port sends what it carries in that time, within NIC_BYTES."""
 _UNKNOWN_GBPS = 100.0
-"""A port's rate if it is unknown."""
+"""Assumed rate of a port if unknown."""
 _MOST_GBPS = 10_000.0
-"""The fastest port, whatever rate a node reports."""
+"""Upper bound of a port's rate, whatever a node reports."""
 MESSAGE_BYTES = 1 << 20
 _FEWEST_MESSAGES = 8
 ROUND_TRIPS = 200
@@ -35,8 +36,9 @@ _CROSS = RailTest(round_trips=20, message_bytes=64 << 10, messages=4, directions
 
 
 class Budget(Struct, frozen=True):
-    """What a run may take: `seconds` for its rounds, `nic_bytes` that one port sends and as many that it receives,
-    `at_once` pairs of nodes, `patience_s` for one step of one test.
+    """Limits of a run: `seconds` for its rounds, `nic_bytes` sent, and as many received, per port, `at_once` node
+    pairs,
+    `patience_s` for one step of one test.
     """
 
     seconds: float = 40.0
@@ -58,9 +60,9 @@ Wave = tuple[Job, ...]
 
 
 class RailPlan(Struct, frozen=True):
-    """The size of a run over `nodes` of so many `rails`: `rounds` of `waves` each, `alone` waves more before the first.
+    """The size of a run over `nodes` with `rails` each: `rounds` of `waves`, and `alone` waves before the first.
 
-    `messages` of MESSAGE_BYTES go each way in a test. `cross`: rails of different numbers are tried too.
+    `messages` of MESSAGE_BYTES go each way in a test. `cross`: rails of different numbers are tested too.
     """
 
     nodes: int
@@ -75,24 +77,24 @@ class RailPlan(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Return how long a healthy fleet takes, without retests."""
+        """Duration on a healthy fleet, without retests."""
         return self.rounds * self.waves * self._wave_s(3) + self.alone * self._wave_s(2) + self.cross * _WAVE_S
 
     @property
     def nic_bytes(self) -> int:
-        """Return how many bytes each port sends, and receives, at most, without retests."""
+        """Maximum bytes that each port sends, and receives, without retests."""
         return (2 * self.rounds + bool(self.alone)) * self.messages * MESSAGE_BYTES
 
     @property
     def all_pairs(self) -> bool:
-        """Return whether every node meets every other."""
+        """Whether every node meets every other."""
         return self.rounds >= self.nodes - 1
 
     def _wave_s(self, directions: int) -> float:
         return _WAVE_S + directions * self.messages * MESSAGE_BYTES * 8e-9 / self.rate_gbps
 
     def test(self, *, alone: bool = False) -> RailTest:
-        """Return the steps of both ends of a rail: one way, the other, and both at once if the others send as well."""
+        """Return the steps of both ends: one way, the other, and both at once unless rails run alone."""
         return RailTest(
             round_trips=ROUND_TRIPS,
             message_bytes=MESSAGE_BYTES,
@@ -104,9 +106,9 @@ class RailPlan(Struct, frozen=True):
 
 
 def plan_rails(nodes: int, rails: int, rate_gbps: float | None, budget: Budget, *, cross: bool = False) -> RailPlan:
-    """Return the largest plan within `budget` for so many nodes with at most so many rails each.
+    """Return the largest plan within `budget` for `nodes` nodes with at most `rails` rails each.
 
-    Every pair meets up to ALL_ROUNDS nodes; beyond, as many rounds as there is time for, FEWEST_ROUNDS at least.
+    Every pair meets up to ALL_ROUNDS nodes; beyond, as many rounds as there is time for, at least FEWEST_ROUNDS.
     """
     rate = min(rate_gbps or _UNKNOWN_GBPS, _MOST_GBPS)
     waves = max(1, math.ceil(nodes // 2 / budget.at_once))
@@ -124,7 +126,7 @@ def plan_rails(nodes: int, rails: int, rate_gbps: float | None, budget: Budget, 
 
 
 def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = False) -> Iterator[Wave]:
-    """Yield the tests of one round, at most `at_once` pairs of nodes in each; `alone`: one rail of a node at a time."""
+    """Yield the tests of one round, at most `at_once` node pairs in each; `alone`: one rail of a node at a time."""
     by_nodes = grouped(((one.node, other.node), (one, other)) for one, other in pairs)
     matches = list(by_nodes.values())
     test = plan.test(alone=alone)
@@ -138,7 +140,7 @@ def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = Fal
 
 
 def cross_wave(rails: Mapping[str, Sequence[int]], pairs: Sequence[tuple[str, str]], plan: RailPlan) -> Wave:
-    """Return one test of each rail with the next one of the other node: whether there is a way, not how fast it is."""
+    """Return a test of each rail with the other node's next rail: for connectivity, not for speed."""
     jobs, test = [], replace(_CROSS, seconds=plan.budget.patience_s, setup_seconds=plan.budget.patience_s)
     for pair in pairs:
         one, other = sorted(pair, key=lambda node: -len(rails[node]))  # so that each rail has its turn

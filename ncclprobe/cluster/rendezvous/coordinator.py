@@ -1,6 +1,6 @@
-"""Run rank 0's side of the rendezvous: accept every node, and bound what one connection can cost.
+"""Rank 0's side of the rendezvous: accept every node, and bound what one connection can cost.
 
-Captures go to files of a private folder as they arrive, in pieces; a bounded number of them at once. Every wait for a
+Captures are written to a private folder as they arrive, in chunks; a bounded number of them at once. Every wait for a
 peer has a deadline, every message a limit, and every failure is recorded with its peer.
 """
 
@@ -38,7 +38,7 @@ _TRANSIENT = {"reset", "silent"}  # troubles of a peer that may succeed later
 
 
 class Peer(Struct, eq=False):
-    """A node that handed over its capture. `extra`: its node rank is taken, or is not one of this job's."""
+    """A node that handed over its capture. `extra`: its node rank is taken, or not one of this job's."""
 
     hello: Hello
     wire: Wire
@@ -54,11 +54,12 @@ class Peer(Struct, eq=False):
 
 
 class Coordinator:
-    """Expects `nnodes` - 1 other nodes. ``async with``: at its end every connection is closed.
+    """Expects `nnodes` - 1 other nodes. Use with ``async with``, which closes every connection at its end.
 
-    `spool` is a private folder for captures; `deadline` (time.monotonic()) the end of the whole run. `joined` receives
-    each peer once its whole capture is there. Call `listen`, `gather`, `open_mesh`, `mesh`, `order` and `leave` in this
-    order. `mesh_key` is what nodes prove to each other.
+    `spool`: private folder for captures; `deadline` (time.monotonic()): end of the whole run. `joined` receives each
+    peer
+    once its whole capture is there. Call `listen`, `gather`, `open_mesh`, `mesh`, `order` and `leave` in this order.
+    `mesh_key` is what nodes prove to each other.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Coordinator:
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """Return the nodes that joined, by node rank; extra ones after the one that holds the rank."""
+        """Nodes that joined, by node rank; extra ones after the one that holds the rank."""
         return tuple(sorted(self._peers.values(), key=lambda peer: (peer.hello.node_rank, peer.extra)))
 
     async def listen(self, port: int) -> int:
@@ -124,7 +125,7 @@ class Coordinator:
         return Gathering(self._nnodes - 1, waited_s, tuple(troubles[: bounds.TROUBLES]), floods=floods)
 
     def _unfinished_peers(self) -> Iterator[Trouble]:
-        """Yield the peers that are connected and have not sent everything."""
+        """Yield the connected peers that have not sent everything."""
         for caller, hello in islice(self._unfinished.items(), bounds.TROUBLES):
             what = "sent an incomplete capture" if hello else "sent nothing that ncclprobe understands"
             words = f"connected, and {what} in {time.monotonic() - caller.since:.0f} s"
@@ -134,7 +135,7 @@ class Coordinator:
         return sum(peer.settled and not peer.extra for peer in self._peers.values()) >= self._nnodes - 1
 
     async def open_mesh(self, deadline: float) -> None:
-        """Have all peers open their listeners to who proves `mesh_key`, by `deadline`."""
+        """Have all peers open their listeners to holders of `mesh_key`, by `deadline`."""
         await asyncio.gather(*(self._open_peer(peer, deadline) for peer in self._peers.values()))
 
     async def _open_peer(self, peer: Peer, deadline: float) -> None:
@@ -144,13 +145,13 @@ class Coordinator:
                 await asyncio.wait_for(peer.listening.wait(), max(0.0, deadline - time.monotonic()))
 
     async def mesh(self, plans: Mapping[str, Mapping[str, Any]], deadline: float) -> dict[str, dict[str, Any]]:
-        """Send each peer its plan, by its id; return the samples of those that sent some by `deadline`."""
+        """Send each peer its plan, by id; return the samples that arrived by `deadline`."""
         return await self._ask_all({key: {"plan": plan} for key, plan in plans.items()}, deadline)
 
     async def order(self, kind: str, orders: Mapping[str, Struct], deadline: float) -> dict[str, dict[str, Any]]:
-        """Have each peer, by its id, follow an order of this kind: ``data`` at its paths, ``rails`` on its RDMA ports.
+        """Send each peer an order of this kind, by id: ``data`` for its paths, ``rails`` for its RDMA ports.
 
-        Return what those say that answered by `deadline`. What they measured before stays.
+        Return the answers that arrived in time. Earlier samples are kept.
         """
         before = {peer.hello.id: peer.samples for peer in self.peers}
         said = await self._ask_all({key: {kind: asdict(order)} for key, order in orders.items()}, deadline)
@@ -172,7 +173,7 @@ class Coordinator:
                 await asyncio.wait_for(peer.samples_received.wait(), max(0.0, deadline - time.monotonic()))
 
     async def leave(self, words: Mapping[str, Leave], deadline: float) -> None:
-        """Send each peer its exit, by its id; wait until the last one hung up, at most until `deadline`."""
+        """Send each peer its exit, by id; wait until the last one hung up, at most until `deadline`."""
         await asyncio.gather(
             *(self._dismiss(peer, words[peer.hello.id], deadline) for peer in self.peers if peer.hello.id in words)
         )
@@ -193,18 +194,18 @@ class Coordinator:
             if len(hello.name) > bounds.NAME_CHARACTERS:
                 raise WireError("garbled", f"announced a name of {len(hello.name)} characters")
             self._unfinished[caller] = hello
-            peer = await self._received(wire, hello, caller.address)
+            peer = await self._receive_capture(wire, hello, caller.address)
             del self._unfinished[caller]
             await self._serve(peer)
         except (WireError, Refused) as error:
-            self._failed(caller.address, error, hello, peer)
+            self._record_failure(caller.address, error, hello, peer)
         except OSError as error:
             full = WireError("too-big", f"cannot keep its capture: {error.strerror}")
-            self._failed(caller.address, full, hello, peer)
+            self._record_failure(caller.address, full, hello, peer)
         finally:
             self._unfinished.pop(caller, None)
 
-    async def _received(self, wire: Wire, hello: Hello, address: str) -> Peer:
+    async def _receive_capture(self, wire: Wire, hello: Hello, address: str) -> Peer:
         """Receive the capture; only a peer that sent a whole one has joined."""
         async with self._transfers:
             path = await self._transfer(wire) if self._open else None
@@ -233,7 +234,7 @@ class Coordinator:
         return peer
 
     async def _transfer(self, wire: Wire) -> Path:
-        """Return the file with the capture: readable by its owner only, removed if it is not complete."""
+        """Return the file with the capture: owner-readable only, removed if incomplete."""
         deadline = self._soon(_TRANSFER_S)
         self._captures += 1
         path = self._spool / f"{self._captures:05}.jsonl"
@@ -276,8 +277,8 @@ class Coordinator:
         peer.settled = True
         self._changed.set()
 
-    def _failed(self, address: str, error: WireError | Refused, hello: Hello | None, peer: Peer | None) -> None:
-        """Record what was wrong: with the node, if it is one by now, or with the connection."""
+    def _record_failure(self, address: str, error: WireError | Refused, hello: Hello | None, peer: Peer | None) -> None:
+        """Record what failed: with the node, if the caller is one by now, or with the connection."""
         kind = error.kind if isinstance(error, WireError) else "refused"
         if peer is not None:
             peer.lost = peer.lost or f"{kind}: {error}"
@@ -306,7 +307,7 @@ _OTHER_FILES = 256
 
 
 class CannotListen(NcclprobeError):
-    """The port cannot be had. ``kind``: taken, denied (below 1024), or address."""
+    """The port is not available. ``kind``: taken, denied (below 1024), or address."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -350,7 +351,7 @@ def _cannot(port: int, error: OSError) -> CannotListen:
 
 
 def room_for(connections: int) -> int:
-    """Raise the soft limit as far as needed; return how many connections this process may have open."""
+    """Raise the soft limit of open files as far as needed; return how many connections fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

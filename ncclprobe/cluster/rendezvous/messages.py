@@ -31,7 +31,7 @@ T = TypeVar("T")
 CHUNK_CHARS = 128 << 10
 """Characters of a capture in one message."""
 CHUNK_BYTES = 12 * CHUNK_CHARS + 100
-"""The largest JSON of a chunk: a character outside the basic plane takes two escapes of six bytes."""
+"""Largest JSON of a chunk: a character outside the basic plane takes two escapes of six bytes."""
 
 
 class Refused(NcclprobeError):
@@ -39,7 +39,7 @@ class Refused(NcclprobeError):
 
 
 class Hello(Struct, frozen=True):
-    """The identity that a node states. `id` is drawn anew by each process; `listeners` is for the mesh, opaque here."""
+    """A node's stated identity. `id` is drawn anew by each process; `listeners` is for the mesh, opaque here."""
 
     id: str
     node_rank: int
@@ -48,7 +48,7 @@ class Hello(Struct, frozen=True):
 
 
 class Leave(Struct, frozen=True):
-    """The exit code of a node, and one line with the reason."""
+    """A node's exit code, and one line with the reason."""
 
     exit_code: int
     line: str = ""

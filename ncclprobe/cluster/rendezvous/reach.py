@@ -1,8 +1,8 @@
-"""Reach rank 0, layer by layer, again and again until it answers or time is up.
+"""Reach rank 0, layer by layer, until it answers or time is up.
 
-Resolve its name, ask the kernel for the route, connect, look whether what answers is ours, prove the token. Rank 0 may
-start later, so a name that does not resolve yet and a port that is not open yet are tried again; a service that is not
-ours is called a few times only (docs/threat-model.md).
+Resolve its name, ask the kernel for the route, connect, check that what answers is ours, prove the token. Rank 0 may
+start later, so an unresolved name and a closed port are retried; a service that is not ours is called only a few times
+(docs/threat-model.md).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _ENOUGH = {  # calls, a second apart, of something that is there and does not se
     "silent": 8,
 }
 _LONGER_S = 0.5
-"""By so much longer a greeting is waited for with each silent call: a busy rank 0 may not have been slow on purpose."""
+"""Extra wait for a greeting after each silent call: rank 0 may only be busy."""
 _BY_PATIENCE = ("resolve", "filtered", "silent")
 """Outcomes of a try that begins too late, whatever was there."""
 _FARTHER = (
@@ -63,16 +63,17 @@ async def find(
     interfaces: Mapping[str, str] = MappingProxyType({}),
     resolve: Resolve = addresses_of,
 ) -> tuple[Wire | None, Reach]:
-    """Return an open connection to rank 0 or None, and the steps that led there. Ends by `deadline`, raises nothing.
+    """Return an open connection to rank 0 or None, and the steps that led there. Ends by `deadline`, never raises.
 
-    `interfaces` are the names of this node's, by address. `resolve` may hang: it runs on a thread that is left behind.
+    `interfaces`: names of this node's interfaces, by address. `resolve` may hang: it runs on a thread that is
+    abandoned.
     """
     started = time.monotonic()
     reach = Reach(target, port, "resolve", "no time was left to try")
     counts: Counter[str] = Counter()
     while time.monotonic() < deadline:
         patience_s = STRANGERS_PATIENCE_S + _LONGER_S * counts["silent"]
-        wire, now = await _round(reach, key, deadline, interfaces, resolve, patience_s)
+        wire, now = await _try_addresses(reach, key, deadline, interfaces, resolve, patience_s)
         cut_short = reach.tries > 0 and now.outcome in _BY_PATIENCE and time.monotonic() >= deadline
         tries = reach.tries + 1
         reach = reach if cut_short else now
@@ -87,7 +88,7 @@ async def find(
     return None, reach
 
 
-async def _round(
+async def _try_addresses(
     reach: Reach, key: Key, deadline: float, interfaces: Mapping[str, str], resolve: Resolve, patience_s: float
 ) -> tuple[Wire | None, Reach]:
     """Try every address once."""
@@ -160,7 +161,7 @@ class Worker:
         await self._expect("welcome", bool, deadline)
 
     async def clock(self, deadline: float) -> ClockOffset:
-        """Measure this node's clock against rank 0's: of several round trips take the shortest, at its middle."""
+        """Measure this node's clock offset to rank 0: at the middle of the shortest of several round trips."""
         await self._ping(0, deadline)  # the first is slow: caches, and a coordinator with others to welcome
         best = min([await self._ping(number, deadline) for number in range(1, _PINGS)], key=lambda seen: seen.rtt_s)
         await self._wire.send({"ready": True}, deadline)
@@ -174,7 +175,7 @@ class Worker:
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
     async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | RailsOrder | Leave:
-        """Return what this node is to do next: listen for this key, probe by a plan, try rails, or leave."""
+        """Return this node's next task: listen for this key, run a plan, test rails, or leave."""
         message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
             try:
@@ -186,7 +187,7 @@ class Worker:
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
 
     async def listening(self, deadline: float) -> None:
-        """Say that this node listens."""
+        """Report that this node listens."""
         await self._wire.send({"listening": True}, deadline)
 
     async def report(self, samples: Mapping[str, Any], deadline: float) -> None:
@@ -197,9 +198,7 @@ class Worker:
         return parse(await self._wire.receive(deadline, bounds.HELLO_BYTES), key, kind)
 
     async def give_up(self) -> None:
-        """Report that this node lives, and leaves because rank 0 did not answer in time: a node that died reports
-        nothing.
-        """
+        """Report that this node lives, but leaves because rank 0 did not answer in time; a dead node is silent."""
         with contextlib.suppress(WireError):
             await self._wire.send({"late": True}, time.monotonic() + _GOODBYE_S)
 

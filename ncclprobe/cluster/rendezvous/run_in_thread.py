@@ -13,7 +13,8 @@ T = TypeVar("T")
 async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
     """Return the result of `work`. asyncio's own executor would be waited for when the loop ends.
 
-    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()), or if no thread can be had; the
+    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()), or if no thread can be started;
+    the
     message distinguishes the two.
     """
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Gather the ranks of one node: each hands the facts that only it can see to local rank 0, and leaves on request.
 
-They use a unix socket with an abstract name, which needs no folder, ends with its process, and is visible in this
-network namespace only. Its name is drawn from the token; each side must prove it, and be of the same user: unix(7),
+They use a unix socket with an abstract name: it needs no folder, ends with its process, and is visible in this network
+namespace only. Its name is derived from the token; each side must prove the token, and be of the same user: unix(7),
 SO_PEERCRED.
 """
 
@@ -31,7 +31,7 @@ def socket_name(token: bytes, node_rank: int) -> str:
 
 
 class Siblings:
-    """Local rank 0's side, for ``async with``. `expected` are the local ranks that should join."""
+    """Local rank 0's side, for ``async with``. `expected`: local ranks that should join."""
 
     def __init__(self, token: bytes, node_rank: int, expected: Collection[int], deadline: float) -> None:
         self._token, self._name, self._deadline = token, socket_name(token, node_rank), deadline
@@ -43,7 +43,7 @@ class Siblings:
         self._server: asyncio.AbstractServer | None = None
 
     async def gather(self, deadline: float) -> dict[int, str]:
-        """Return the texts of those that joined by `deadline`, by local rank; a rank that did not join is left out."""
+        """Return the texts of the local ranks that joined by `deadline`, by local rank."""
         while self._expected - set(self._texts) and (left_s := deadline - time.monotonic()) > 0:
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -51,7 +51,7 @@ class Siblings:
         return dict(sorted(self._texts.items()))
 
     async def leave(self, leave: Leave, deadline: float) -> None:
-        """Send all of them their exit."""
+        """Send every rank its exit."""
         await asyncio.gather(*(_dismiss(wire, leave, deadline) for wire in self._wires.values()))
 
     def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +98,7 @@ async def _dismiss(wire: Wire, leave: Leave, deadline: float) -> None:
 
 async def hand_over(token: bytes, node_rank: int, local_rank: int, facts: str, deadline: float) -> Leave:
     """Send `facts` from any other rank and wait for the message to leave. Raises WireError."""
-    wire = await _found(token, node_rank, deadline)
+    wire = await _connect(token, node_rank, deadline)
     try:
         await wire.send({"local_rank": local_rank, "facts": facts}, deadline)
         return parse(await wire.receive(deadline, bounds.HELLO_BYTES), "leave", Leave)
@@ -106,7 +106,7 @@ async def hand_over(token: bytes, node_rank: int, local_rank: int, facts: str, d
         wire.close()
 
 
-async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
+async def _connect(token: bytes, node_rank: int, deadline: float) -> Wire:
     """Return a connection to local rank 0, which may start later. Raises WireError."""
     while True:
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
 
 
 def _refuse_other_user(writer: asyncio.StreamWriter) -> None:
-    """Raises WireError, and hangs up, if the other side of a unix socket is another user's process."""
+    """Hang up and raise WireError if another user's process is at the other side of a unix socket."""
     said = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", said)
     if user != os.geteuid():

@@ -1,7 +1,7 @@
-"""Leave the address of rank 0's own listener in torchrun's store, if torchrun itself has MASTER_PORT.
+"""Publish the address of rank 0's own listener in torchrun's store, if torchrun itself has MASTER_PORT.
 
-This uses torch's TCPStore as a client without a world size, which waits for no worker, under our own prefix. Its own
-timeouts do not hold against a stopped server, so it runs on a thread that is left behind at the deadline.
+Uses torch's TCPStore as a client without a world size, which waits for no worker, under a prefix of our own. Its own
+timeouts do not hold against a stopped server, so it runs on a thread that is abandoned at the deadline.
 """
 
 import asyncio
@@ -23,8 +23,10 @@ _LEAST_S = 1.0  # a TCPStore with less may give up within its own greeting
 
 
 class StoreError(NcclprobeError):
-    """torchrun's store did not serve. ``kind``: refused, silent (until the deadline), empty (nothing was left there),
-    garbled, or torch (which could not be imported)."""
+    """torchrun's store did not serve. ``kind``: refused, silent (until the deadline), empty (no note), garbled, or
+    torch (not
+    importable).
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -32,13 +34,13 @@ class StoreError(NcclprobeError):
 
 
 async def announce(address: str, port: int, attempt: str, note: Mapping[str, Any], deadline: float) -> None:
-    """Leave `note` (addresses, port, token) for the other nodes of this `attempt`. Raises StoreError."""
+    """Store `note` (addresses, port, token) for the other nodes of this `attempt`. Raises StoreError."""
     text = json.dumps(note)
     await _served(address, port, deadline, lambda store: store.set(_key(attempt), text))
 
 
 async def look_up(address: str, port: int, attempt: str, deadline: float) -> dict[str, Any]:
-    """Return the note that rank 0 left; wait for it until `deadline`. Raises StoreError."""
+    """Return rank 0's note; wait for it until `deadline`. Raises StoreError."""
     raw = await _served(address, port, deadline, lambda store: _polled(store, _key(attempt), deadline))
     with contextlib.suppress(ValueError, RecursionError):
         if len(raw) <= bounds.STORE_NOTE_BYTES and isinstance(note := json.loads(raw), dict):

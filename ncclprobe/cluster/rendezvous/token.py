@@ -1,11 +1,12 @@
 """Find the secret by which the processes of one run prove to each other that they belong to it.
 
-The first of these that exists: a random one through torchrun's store; NCCLPROBE_TOKEN; munge, in a Slurm job; a file
-of this user in a home that the nodes share; one that node 0 makes and prints if the nodes are started by hand. Without
-any, no node can prove anything, and the report states it.
+The first of these that exists: a random one through torchrun's store; NCCLPROBE_TOKEN; munge, in a Slurm job; a file of
+this user in a home that the nodes share; one that node 0 makes and prints if the nodes are started by hand. Without
+any,
+no node can prove anything, and the report states it.
 
-By munge, as Slurm itself does, a key is agreed on with a process of the same user on another node. The caller draws it
-and has the munged of its node seal it for its own user. The answerer's munged opens it only for that user (munge(1),
+With munge, as in Slurm itself, a key is agreed on with a process of the same user on another node. The caller draws it
+and has its node's munged seal it for its own user. The answerer's munged opens it only for that user (munge(1),
 --restrict-uid), once (munged(8) refuses replays), and reports who sealed it.
 """
 
@@ -75,7 +76,7 @@ def is_here() -> bool:
             return False
     except OSError:
         return False
-    return _ask(_seal_command(), b"", time.monotonic() + PATIENCE_S)[0] == 0
+    return _run_command(_seal_command(), b"", time.monotonic() + PATIENCE_S)[0] == 0
 
 
 def _seal_command() -> tuple[str, ...]:
@@ -84,13 +85,13 @@ def _seal_command() -> tuple[str, ...]:
 
 async def _run(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
     try:
-        return await run_in_thread(lambda: _ask(argv, text, deadline), deadline)
+        return await run_in_thread(lambda: _run_command(argv, text, deadline), deadline)
     except TimeoutError:
         return -1, b"", "no answer"
 
 
-def _ask(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
-    """Return the exit code of a command that reads `text`, what it prints, and its last words."""
+def _run_command(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
+    """Run a command that reads `text`; return its exit code, its output, and its last words."""
     left_s = max(0.001, min(PATIENCE_S, deadline - time.monotonic()))
     try:
         process = start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -109,7 +110,7 @@ def _ask(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes,
 VARIABLE = "NCCLPROBE_TOKEN"
 TRUST = "--trust-network"
 LEAST_CHARACTERS = 16
-"""A caller's proof lets who answers it try out tokens at leisure: 16 random letters and digits are beyond that."""
+"""A caller's proof lets the answerer try tokens offline: 16 random letters and digits withstand that."""
 
 _ROUNDS = 100_000  # of PBKDF2 over a token that a person may have chosen: about 30 ms, once
 _FILE = Path(".config", "ncclprobe", "token")
@@ -126,8 +127,9 @@ class Token(Struct, frozen=True):
     """The proof that a process belongs to the run.
 
     `mark` is made of facts that every process of the run knows, and every stranger as well: it only keeps runs apart.
-    `key` proves; None: the nodes have no secret, or `by_store`: torchrun's store will hand one out. `origin`
-    is where it is from. `trusted`: --trust-network. `made` is the text of a secret made here for the other nodes.
+    `key` proves; None: the nodes have no secret, or `by_store`: torchrun's store will hand one out. `origin`: its
+    source.
+    `trusted`: --trust-network. `made`: text of a secret made here for the other nodes.
     """
 
     mark: bytes
@@ -142,22 +144,22 @@ class Token(Struct, frozen=True):
 
     @property
     def unproven(self) -> bool:
-        """Return whether the nodes can prove nothing to each other, and no option waives the proof."""
+        """Whether the nodes can prove nothing to each other, and no option waives the proof."""
         return self.key is None and not self.by_store
 
     @property
     def local(self) -> bytes:
-        """Return the name of the socket on which the ranks of one node meet; the kernel identifies its peers."""
+        """Secret of the socket on which the ranks of one node meet; the kernel identifies its peers."""
         return self.key if isinstance(self.key, bytes) else self.mark
 
     @property
     def proof(self) -> Proof:
-        """Return the report's sentence on it."""
+        """The report's statement about the proof."""
         return Proof(self.origin, not self.unproven and not self.trusted, self.trusted)
 
 
 def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bool = False) -> Token:
-    """Return this run's token. Raises UsageError if the user's own is too weak, or is not given.
+    """Return this run's token. Raises UsageError if the user's own is too weak, or missing.
 
     MASTER_ADDR is not part of the mark: one node may call rank 0 by name and another by number.
     """
@@ -165,7 +167,7 @@ def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bo
     if launch.agent_store:
         return Token(mark, None, "random, through torchrun's store", by_store=True)
     if given := variables.get(VARIABLE):
-        return Token(mark, _stretched(given), VARIABLE)
+        return Token(mark, _derive_key(given), VARIABLE)
     if trust:
         return Token(mark, mark, f"none ({TRUST}): every process on this network may be part of the run", trusted=True)
     if launch.several_nodes:
@@ -183,8 +185,8 @@ def _mark(launch: Launch) -> bytes:
     return hashlib.sha256(f"ncclprobe {known}".encode()).digest()
 
 
-def _stretched(given: str) -> bytes:
-    """Return the key of a token that a person gave. Raises UsageError."""
+def _derive_key(given: str) -> bytes:
+    """Derive the key from a token that a person gave. Raises UsageError if it is too short."""
     if len(given) < LEAST_CHARACTERS:
         raise UsageError(
             f"{VARIABLE} has {len(given)} characters, and a secret of fewer than {LEAST_CHARACTERS} can be "
@@ -201,11 +203,11 @@ def _made_by_hand(mark: bytes, launch: Launch) -> Token:
             f"users can reach these hosts, give {TRUST} on every node"
         )
     text = secrets.token_hex(LEAST_CHARACTERS)
-    return Token(mark, _stretched(text), "made by node 0, for this run", made=text)
+    return Token(mark, _derive_key(text), "made by node 0, for this run", made=text)
 
 
 def _home_secret(home: Path) -> bytes | None:
-    """Return the secret of this user's file; make one if the home is on a file system that nodes share.
+    """Return the secret in this user's file; make one if the home is on a file system that nodes share.
 
     None: no file. Raises UsageError if the file could be another's, or others can read it.
     """
@@ -214,14 +216,14 @@ def _home_secret(home: Path) -> bytes | None:
         if not path.exists():
             if not is_shared(home):
                 return None
-            _make(path)
-        return _read(path)
+            _write_secret(path)
+        return _read_secret(path)
     except OSError:  # a home that root may not write (root_squash), a full disk: as if there were none
         return None
 
 
-def _make(path: Path) -> None:
-    """Write a new secret, whole or not at all; leave another node's that was quicker. Raises OSError."""
+def _write_secret(path: Path) -> None:
+    """Write a new secret atomically, unless another node was faster. Raises OSError."""
     files.make_folder(path.parent, 0o700)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
@@ -234,8 +236,8 @@ def _make(path: Path) -> None:
         part.unlink()
 
 
-def _read(path: Path) -> bytes:
-    """Raises OSError, and UsageError unless the file belongs only to this user."""
+def _read_secret(path: Path) -> bytes:
+    """Read the secret. Raises OSError, and UsageError unless the file belongs only to this user."""
     with opener.place(path, follow=False) as end:
         handle = end.open(os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:

@@ -90,14 +90,14 @@ def test_a_shared_home_has_a_file_that_all_nodes_of_a_user_read(shared_home: Pat
 
 def test_a_node_that_made_the_file_first_wins(shared_home: Path) -> None:
     first = find_token({"HOME": str(shared_home)}, LAUNCH)
-    token._make(shared_home / ".config/ncclprobe/token")
+    token._write_secret(shared_home / ".config/ncclprobe/token")
     assert find_token({"HOME": str(shared_home)}, LAUNCH).key == first.key
 
 
 def test_a_home_of_one_machine_gets_no_file_but_one_that_is_there_is_taken(tmp_path: Path) -> None:
     assert find_token({"HOME": str(tmp_path)}, LAUNCH).unproven
     assert list(tmp_path.iterdir()) == []
-    token._make(tmp_path / ".config/ncclprobe/token")
+    token._write_secret(tmp_path / ".config/ncclprobe/token")
     assert find_token({"HOME": str(tmp_path)}, LAUNCH).proof.proved
 
 
