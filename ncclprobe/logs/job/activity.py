@@ -219,14 +219,14 @@ def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
         return Doing(text, "program-end" if at_its_end(rank) else found or "thread-end")
     if not found or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
         return _waits(at)
-    return Doing(f"{waits(found)}{_details(rank.stack, found)}{f' ({at.call} of {at.file})' if at.file else ''}", found)
+    return Doing(_words(rank.stack, found, f"{at.call} of {at.file}" if at.file else ""), found)
 
 
-def _details(stack: Sequence[FlightFrame], found: str) -> str:
-    """Return the peer of an operation that a stack awaits, or the words of the program that show what its loop asks."""
-    if asked := getattr(stack[0], "values", {}).get("asked", ""):
-        return f" ({asked})"
-    return of_peer(stack) if found == "awaited-operation" else ""
+def _words(stack: Sequence[FlightFrame], found: str, call: str = "") -> str:
+    """Return a reason in words, with the peer of an awaited operation, or the call that a loop of the program asks."""
+    peer = of_peer(stack) if found == "awaited-operation" else ""
+    details = "; ".join(filter(None, (getattr(stack[0], "values", {}).get("asked", ""), call)))
+    return f"{waits(found)}{peer}{f' ({details})' if details else ''}"
 
 
 def at_its_end(rank: RankView) -> bool:
@@ -356,7 +356,7 @@ def _child(child: Child, at: LiveRank, stack: Sequence[FlightFrame]) -> Doing:
     by_pipe = ", which shares a pipe with it," if shared(child, at) else ""
     found, known = _waits(child), of_stack(stack)
     if known and found.reason in ("lock", "sleep", ""):
-        found = Doing(f"{waits(known)}{_details(stack, known)}", known)
+        found = Doing(_words(stack, known), known)
     return Doing(f"its process {child.pid} ({child.name}){by_pipe} {found.text}", found.reason)
 
 
