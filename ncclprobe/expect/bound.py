@@ -15,7 +15,7 @@ from ncclprobe.expect import network
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import DATA, LATEST
-from ncclprobe.expect.recognise import expectation_context
+from ncclprobe.expect.recognise import connected, expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.expect.tuner.cost import FUNCTIONS
@@ -179,14 +179,9 @@ def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]
 
 def _groups(choices: Choices) -> int:
     """Return how many groups of GPUs only the network joins."""
-    groups: list[set[str]] = []
-    for row in choices.p2p.chosen or ():
-        for pair in row.pairs:
-            ends = [{name} for name in pair] if row.transport == "NET" else [{*pair}]
-            for each in ends:
-                joined = [group for group in groups if group & each]
-                groups = [group for group in groups if not group & each] + [each.union(*joined)]
-    return len(groups)
+    pairs = [(row.transport, {*pair}) for row in choices.p2p.chosen or () for pair in row.pairs]
+    links = [each for how, ends in pairs for each in ([{end} for end in ends] if how == "NET" else [ends])]
+    return len(connected(links))
 
 
 def through_network(system: NodeSystem, senders: int) -> Iterator[float]:

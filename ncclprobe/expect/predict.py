@@ -6,9 +6,7 @@ carry its own share at once, so the bandwidth is that of one GPU's links
 first byte is that of one kernel and one hop.
 
 For all other operations NCCL's model decides which algorithm, protocol and channels a call uses, and its time is split
-into hops and bytes. If a communicator exists, NCCL since 2.22 gives the same estimate for it: a call between
-ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime without running. It could replace
-:func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included; nothing calls it yet.
+into hops and bytes.
 
 NCCL's model ranks algorithms; it was never meant to predict times. Four things are missing in it, the same for every
 machine of a class, and each is one number here:

@@ -164,11 +164,16 @@ def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
 
 def _has_equal_bridges(peers: Sequence[set[str]]) -> bool:
     """Return whether GPUs are fully joined in groups of equal size: a bridge of H200 NVL has four."""
+    return {len(group) for group in connected(peers)} == {len(ends) + 1 for ends in peers}
+
+
+def connected(links: Iterable[set[str]]) -> list[set[str]]:
+    """Return the groups that links join, each a set of its ends."""
     groups: list[set[str]] = []
-    for ends in peers:
+    for ends in links:
         near = [group for group in groups if group & ends]
         groups = [group for group in groups if not group & ends] + [ends.union(*near)]
-    return {len(group) for group in groups} == {len(ends) + 1 for ends in peers}
+    return groups
 
 
 def _active_links(facts: Facts) -> list[list[NvLink]]:

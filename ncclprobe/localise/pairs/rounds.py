@@ -87,8 +87,6 @@ ALL_PAIRS = 64
 """Up to so many ranks or nodes every pair is measured; beyond, SOME_ROUNDS of the rounds unless more are asked for."""
 SOME_ROUNDS = 6
 """Six partners each: with two bad ones among them a good node still is as fast as usual with most."""
-MOST_ROUNDS = 256
-"""Rounds among which those are chosen that were seen least: all of 257 nodes."""
 AT_ONCE = 16
 """Pairs of nodes that send at the same time, unless full bisection is asked for: a doctor does not load a fabric."""
 
