@@ -48,8 +48,8 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAR_S = 60.0
-"""How long the tests of a fault may take together, as they took when they were recorded."""
+NEAR_S = 25.0
+"""How many processor seconds the tests of a fault may take together, as they took when they were recorded."""
 NEAR_FILES = 16
 """How many files are collected anew for a fault that shows only when its file is imported."""
 HOLDING = ("tests/test_checks.py", "tests/test_command_values.py")

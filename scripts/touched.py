@@ -2,7 +2,7 @@
 
 The file that TOUCHED_RECORD names gets a line of JSON for each test file: its name; the functions that are called, as
 FILE:QUALIFIED NAME; the places in this list of those called while it was collected; and for each test that passed its
-id, its seconds and the places of those that it called. What another process calls is not seen.
+id, its processor seconds and the places of those that it called. What another process calls is not seen.
 
 TOUCHED_SERVE names two descriptors. One brings requests, as lines of JSON: a file with a fault, its text without, test
 ids and seconds. Each is played in a fork that has collected all tests: it replaces the code of the functions that
@@ -120,11 +120,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Record what a test and its fixtures call."""
-    before, began = begin(), time.monotonic()
+    before, began = begin(), sum(os.times()[:4])
     yield
     called = end(before)
     if item.stash.get(PASSED, False):
-        _passed.append((item.nodeid.partition("::")[0], item.nodeid, round(time.monotonic() - began, 3), called))
+        _passed.append((item.nodeid.partition("::")[0], item.nodeid, round(sum(os.times()[:4]) - began, 3), called))
 
 
 PASSED = pytest.StashKey[bool]()
