@@ -48,7 +48,7 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAR_S = 25.0
+NEAR_S, SHORT_S = 25.0, 0.2
 """How many processor seconds the tests of a fault may take together, as they took when they were recorded."""
 NEAR_FILES = 16
 """How many files are collected anew for a fault that shows only when its file is imported."""
@@ -217,15 +217,16 @@ def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
     """Return the tests that call what a fault changes, and those beside them, as many as `NEAR_S` allows.
 
     Those that were seen to call it come before the others of their files: first the tests of a file called as the
-    module, then those that hold values; of these the shortest. If none was, as another process may call it: those of
+    module, then the short ones, then those that hold values. If none was, as another process may call it: those of
     files that share a word with the module's name, or called as its folder.
     """
     functions, path = changed(fault), fault.path
     found = []
     for file, (_, collected, tests) in touched.items():
         at_all = collected & functions or any(called & functions for _, _, called in tests)
-        rank = 0 if is_called_as(ROOT / file, path.stem) else 1 if file in HOLDING else 2
+        near = is_called_as(ROOT / file, path.stem) and file not in HOLDING
         for test, seconds, called in tests if at_all else ():
+            rank = 0 if near else 1 if seconds < SHORT_S else 2 if file in HOLDING else 3
             found.append((not called & functions, rank, seconds, test))
     for file, (_, _, tests) in touched.items() if not found else ():
         shared = len({*path.stem.split("_")} & {*Path(file).stem.split("_")})

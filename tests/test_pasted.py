@@ -163,6 +163,8 @@ SETTINGS = {
         {"NCCL_A": "1", "TORCH_NCCL_B": "on"},
     ),
     "apptainer": ("apptainer exec --env A=1,B=x,y img.sif python t.py\n", {"A": "1", "B": "x,y"}),
+    "conda": ("conda env config vars set NCCL_DEBUG=INFO A=1\n", {"NCCL_DEBUG": "INFO", "A": "1"}),
+    "another command of conda": ("conda env create -n x python=3.11\nexport A=1\n", {"A": "1"}),
     "kubectl": ("kubectl set env deploy/t A=1 B=2\n", {"A": "1", "B": "2"}),
     "with time stamps": (
         "2026-09-01T23:52:54.000000Z export A=1\n2026-09-01T23:52:55.000000Z\n",

@@ -68,6 +68,8 @@ _gloo_mismatch = rows_of(
     job=Job("gloo"),
     software=NO_NCCL,
 )
+WITH_STORAGE = fabric(*(port(f"mlx5_{n}") for n in range(8)), port("mlx5_8", link_layer="Ethernet"))
+
 CASES = {
     "env.hca/pkey": Cases(
         bad=[("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL)],
@@ -139,6 +141,7 @@ CASES = {
     ),
     "env.hca/hca-dup": Cases(
         bad=[
+            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_8"), WITH_STORAGE, gpus(8), NO_NCCL, ONE_NODE),
             (
                 "WARN job: NCCL_IB_HCA",
                 setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"),
