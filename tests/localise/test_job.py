@@ -439,7 +439,7 @@ def test_the_job_is_at_fault_only_for_what_its_program_does() -> None:
     disk = replace(SLEEPS, state="D", wchan="nfs_wait_on_request")
     lock = replace(IDLE, call="flock", wchan="locks_lock_inode_wait", file="/data/lock", holder=100)
     rows = [
-        (SLEEPS, "job", "Look at the loop"),
+        (SLEEPS, "job", "the named line"),
         (STOPPED, "unknown", "kill -CONT"),
         (replace(STOPPED, state="t", tracer=9), "unknown", "the debugger"),
         (disk, "unknown", "storage is at fault"),

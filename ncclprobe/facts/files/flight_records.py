@@ -34,6 +34,21 @@ class FlightFrame(Struct, frozen=True):
         """Return ``train.py:12 in step``."""
         return f"{self.filename}:{self.line} in {self.name}"
 
+    @property
+    def place(self) -> str:
+        """Return its line, without folders: ``train.py:12``."""
+        return f"{self.filename.rpartition('/')[2]}:{self.line}"
+
+    @property
+    def function(self) -> str:
+        """Return its name without its class, which newer versions of py-spy include."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def of_library(self) -> bool:
+        """Return whether it belongs to Python itself, to an installed package, or has no file."""
+        return any(part in self.filename for part in ("<", "/lib/python", "-packages/"))
+
 
 class FlightCall(Struct, frozen=True):
     """One call: ``all_reduce``, ``send 0->1``; shapes as text, element counts and tensor types."""

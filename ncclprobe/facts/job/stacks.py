@@ -15,7 +15,6 @@ C10D = "/torch/distributed/distributed_c10d.py"
 _OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
 """Files whose functions wait for another thread."""
 _FOR_ITS_END = ("join", "result", "shutdown", "_shutdown")
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
 
 
 FIRST = "the first thread"
@@ -43,7 +42,7 @@ class ThreadPlace(Struct, frozen=True):
     def __str__(self) -> str:
         """Return ``saver in barrier, train.py:12 in save``."""
         name, call = FIRST if self.first else self.name, f"{self.call}, " if self.call else ""
-        return f"{name} in {call}{self.frame.filename.rpartition('/')[2]}:{self.frame.line} in {self.frame.name}"
+        return f"{name} in {call}{self.frame.place} in {self.frame.name}"
 
 
 class ThreadStack(Struct, frozen=True):
@@ -82,12 +81,8 @@ def _decisive_thread(first: _Thread | None, threads: Sequence[_Thread]) -> _Thre
         return first
     others = [thread for thread in threads if thread is not first]
     calls = [each for each in others if any(frame.filename.endswith(C10D) for frame in each.frames)]
-    own = [each for each in others if any(map(_is_own, each.frames))]
-    ends = [
-        frame
-        for frame in first.frames
-        if _bare_name(frame.name) in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS)
-    ]
+    own = [each for each in others if not all(frame.of_library for frame in each.frames)]
+    ends = [frame for frame in first.frames if frame.function in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS)]
     joined = {frame.values.get("self", "") for frame in ends} - {""}
     same = [each for each in others if joined & {frame.values.get("self") for frame in each.frames}]
     return next(iter(same or calls), None) or (own[0] if ends and len(own) == 1 else first)
@@ -96,19 +91,7 @@ def _decisive_thread(first: _Thread | None, threads: Sequence[_Thread]) -> _Thre
 def _positions(threads: Sequence[_Thread], chosen: _Thread, pid: int) -> Iterator[ThreadPlace]:
     for each in threads:
         first = each.os_thread_id == pid
-        frame = next(filter(_is_own, each.frames), each.frames[0] if first and each.frames else None)
+        own = (frame for frame in each.frames if not frame.of_library)
+        frame = next(own, each.frames[0] if first and each.frames else None)
         if each is not chosen and frame is not None:
             yield ThreadPlace(each.thread_name or "a thread", frame, first, each.frames)
-
-
-def _is_own(frame: FlightFrame) -> bool:
-    return not _is_library(frame.filename)
-
-
-def _bare_name(name: str) -> str:
-    """Return a function's name without its class, which newer versions of py-spy include."""
-    return name.rpartition(".")[2]
-
-
-def _is_library(path: str) -> bool:
-    return path.startswith("<") or any(words in path for words in _LIBRARIES)

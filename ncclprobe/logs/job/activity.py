@@ -57,7 +57,6 @@ answering takes some faults."""
 _ENDED = ("Z", "X")
 _START = "_bootstrap"
 """The function of multiprocessing in which a process begins its own work; around it are frames of its parent's."""
-_OF_LIBRARIES = ("/lib/python", "-packages/", "/torch/", "<")
 _OF_STATES = {"D": "storage", "T": "stopped", "t": "traced"}
 _BY_SIGNAL = "is stopped by a signal"
 _CALLS = {
@@ -288,9 +287,9 @@ def _in_program(stack: Sequence[FlightFrame]) -> Sequence[FlightFrame]:
 
     A worker without work is in a library's function alone.
     """
-    start = next((at for at, frame in enumerate(stack) if frame.name.rpartition(".")[2] == _START), len(stack))
+    start = next((at for at, frame in enumerate(stack) if frame.function == _START), len(stack))
     own = caller(stack[:start])
-    return stack[:start] if own and not any(part in own.filename for part in _OF_LIBRARIES) else ()
+    return stack[:start] if own and not own.of_library and "/torch/" not in own.filename else ()
 
 
 def _waits(at: ProcessState) -> Doing:
@@ -384,7 +383,7 @@ def _frame(stack: Sequence[FlightFrame]) -> str:
     if own is None:
         return ""
     inner = f", in {stack[0].name}" if stack[0] != own else ""
-    return f"{inner}, {own.filename.rpartition('/')[2]}:{own.line} in {own.name}"
+    return f"{inner}, {own.place} in {own.name}"
 
 
 def evidence(rank: RankView) -> Iterator[Evidence]:

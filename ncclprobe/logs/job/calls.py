@@ -287,7 +287,7 @@ def _line(job: LookedAt, entry: Entered, ranks: Sequence[int]) -> str:
     """Return the lines of the program at which ranks made a call, by torch's records or else by their stacks."""
     own = [job.ranks[rank] for rank in ranks if rank in job.ranks]
     frames = [entry.caller] if entry.caller else [_made_at(rank, entry.call.op) for rank in own]
-    lines = dict.fromkeys(f"{each.filename.rpartition('/')[2]}:{each.line}" for each in frames if each)
+    lines = dict.fromkeys(each.place for each in frames if each)
     return f" ({', '.join([*lines][:_MOST_LINES])})" if lines else ""
 
 
@@ -310,8 +310,7 @@ def _made_at(rank: RankView, op: str) -> FlightFrame | None:
 def in_threads(job: LookedAt, ranks: Collection[int]) -> str:
     """Return which of these ranks are in a call with a further thread, as the end of a sentence; empty: none is."""
     also = [
-        f"; rank {rank} is also in {each.call} ({each.frame.filename.rpartition('/')[2]}:{each.frame.line}, thread "
-        f"{each.name})"
+        f"; rank {rank} is also in {each.call} ({each.frame.place}, thread {each.name})"
         for rank in sorted({*ranks} & job.ranks.keys())
         if call_of(job.ranks[rank])
         for each in job.ranks[rank].threads
@@ -477,7 +476,7 @@ def _waits_in_c(rank: RankView) -> str:
     at, own = rank.second, caller(rank.stack) if rank.same_stack else None
     if own is None or isinstance(at, Absent) or not rank.still or at.call != "futex" or rank.stack[0] != own:
         return ""
-    return f"{own.filename.rpartition('/')[2]}:{own.line}"
+    return own.place
 
 
 def _stalled_by_connections(job: LookedAt) -> Iterator[Stalled]:
@@ -568,7 +567,7 @@ def call_of(rank: RankView) -> str:
     call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")
     if not call and own is not None and activity(rank) == "idle":  # nothing computes
         call = _other_call(stack, own)
-    return f"{call} ({own.filename.rpartition('/')[2]}:{own.line})" if call and own else call
+    return f"{call} ({own.place})" if call and own else call
 
 
 def _other_call(stack: Sequence[FlightFrame], own: FlightFrame) -> str:

@@ -82,7 +82,6 @@ HALTED = ("storage", "stopped", "traced", "frozen")
 """States from which only somebody else can release a process."""
 POLLS = "polls-"
 """What a loop with pauses asks again and again: the beginning of these kinds."""
-_OF_PYTHON = ("/lib/python", "-packages/")
 OTHER_GROUPS = "these may be different groups that wait for each other in a circle"
 """About ranks that are in one call of groups which the program made."""
 
@@ -105,11 +104,10 @@ def of_stack(stack: Sequence[FlightFrame]) -> str:
     if own is None:
         return ""
     package = "-packages/" in own.filename and "/torch/" not in own.filename
-    no_own = not package and any(part in own.filename for part in _OF_PYTHON)
-    inner = stack if no_own else stack[: [*stack].index(own)]
+    inner = stack if own.of_library and not package else stack[: [*stack].index(own)]
     for frame in reversed(inner):
         for path, names, reason in _of_libraries():
-            if path in frame.filename and (not names or names & {frame.name, frame.name.rpartition(".")[2]}):
+            if path in frame.filename and (not names or names & {frame.name, frame.function}):
                 return reason
     values: Mapping[str, str] = getattr(own, "values", {}) if not inner else {}
     return values.get("asks", "") or ("awaited-operation" if values.get("work") else "")
