@@ -106,7 +106,7 @@ def test_a_file_that_becomes_a_link_while_it_is_read_shows_nothing_of_another(
     secret.write_text("n0:1:1 [0] NCCL WARN secret\n")
     log = mine / "run.log"
     reader = served.Reader([mine], redact=False)
-    for when in ("copy_below", "_whole"):
+    for when in ("copy_below", "_refuse_references"):
         log.unlink(missing_ok=True)
         log.write_text("n0:1:1 [0] NCCL WARN Bootstrap : no socket interface found\n")
         real = getattr(served, when)

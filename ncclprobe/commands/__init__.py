@@ -1,4 +1,4 @@
-"""The commands, one module each, and what they have in common: names, errors, exit codes."""
+"""The commands, one module each, and what they share: names, errors, exit codes."""
 
 import argparse
 import codecs
@@ -55,10 +55,11 @@ GROUPS = {
         "completion": "Print the completion script for bash, zsh or fish.",
     },
 }
-"""What one wants to do, and the commands for it, each with its purpose."""
+"""Commands with their purpose, by task."""
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 """Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
-the one that was asked for is imported."""
+the requested one is imported.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     argv = ["--help"] if argv == ["--help-all"] else argv  # as every command has it: here nothing is left out
     _prepare_streams()
-    code = _guarded(argv)
+    code = _run_and_report_errors(argv)
     if code and "TORCHELASTIC_RUN_ID" in os.environ:
         from ncclprobe.session.ranks.rank_files import explain_exit
 
@@ -74,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _guarded(argv: list[str]) -> int:
-    """Run one command; every error becomes one line and an exit code."""
+def _run_and_report_errors(argv: list[str]) -> int:
+    """Run one command; turn every error into one line and an exit code."""
     try:
         code = _run(argv)
         sys.stdout.flush()
@@ -99,14 +100,14 @@ def _guarded(argv: list[str]) -> int:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):  # only what a user names can be so
             return _say(f"{os.fsdecode(error.filename or 'a path')[:80]}: {error.strerror}", ExitCode.USAGE)
         if error.errno not in (errno.ENOSPC, errno.EBADF):
-            return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
+            return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_save_traceback()}", ExitCode.BROKEN)
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _say(
             f"standard output cannot be written: {error.strerror}; the requested output is lost", ExitCode.USAGE
         )
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
-        return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
+        return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_save_traceback()}", ExitCode.BROKEN)
 
 
 def _run(argv: list[str]) -> int:
@@ -130,11 +131,11 @@ def _run(argv: list[str]) -> int:
 
 
 _IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
-"""Replacements of our own characters if a stream cannot encode them."""
+"""Replacements of our own characters for a stream that cannot encode them."""
 
 
 def _replace_unprintable(error: UnicodeError) -> tuple[str, int]:
-    """Return what a stream that cannot write some characters writes instead, as ``errors=`` of codecs wants it."""
+    """Replace characters that a stream cannot encode; an error handler for :func:`codecs.register_error`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     found = error.object[error.start : error.end]
@@ -142,7 +143,7 @@ def _replace_unprintable(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Closed(io.TextIOBase):
-    """A standard output that the caller closed. What is asked to be printed is lost, and is not passed over."""
+    """Standard output that the caller closed. Printing to it fails instead of being lost silently."""
 
     def __init__(self) -> None:
         os.open(os.devnull, os.O_WRONLY)  # so that no file gets its number
@@ -156,12 +157,14 @@ _STEERING = re.compile(
     r"|(?P<control>[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069])",
     re.MULTILINE,
 )
-"""Commands to the reader of a stream. A runner of GitHub obeys ``##[`` anywhere in a line and ``::word`` at its start,
-one of Azure also ``##vso[``, a terminal the eight-bit controls of ISO 6429 and marks that turn a line's direction."""
+"""Commands to the reader of a stream. A GitHub runner obeys ``##[`` anywhere in a line and ``::word`` at its start, an
+Azure
+runner also ``##vso[``, a terminal the eight-bit controls of ISO 6429 and marks that change the text direction.
+"""
 
 
 class Screen:
-    """A stream that a terminal or a runner may read: commands to them are escaped as in JSON, so JSON stays JSON.
+    """A stream for a terminal or a runner: commands to them are escaped as in JSON, so JSON stays JSON.
 
     It is the last step of all output of a command, on standard output and on standard error.
     """
@@ -170,7 +173,7 @@ class Screen:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write `text`, harmless."""
+        """Write `text` with commands escaped."""
         self._stream.write(_STEERING.sub(_spelled, text))
         return len(text)
 
@@ -184,7 +187,7 @@ def _spelled(match: "re.Match[str]") -> str:
 
 
 def _prepare_streams() -> None:
-    """Make every text printable and harmless, and replace a stream that the caller closed."""
+    """Make all output printable and harmless, and replace a stream that the caller closed."""
     codecs.register_error("plainly", _replace_unprintable)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -231,8 +234,8 @@ def _help() -> str:
     return parser.format_help()
 
 
-def _kept() -> str:
-    """Write the traceback to a file of its own, and say which."""
+def _save_traceback() -> str:
+    """Write the traceback to a file, and say which."""
     import tempfile
     import traceback
 

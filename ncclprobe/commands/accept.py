@@ -29,7 +29,7 @@ and last lines of the report are the same; paste either into a ticket."""
 
 
 class _Level(Struct, frozen=True):
-    """Thoroughness: the time limit in seconds, the parts, the operations with their sizes, the precision of a row."""
+    """Thoroughness: time limit in seconds, parts, operations with their sizes, and precision of a row."""
 
     seconds: float
     what: tuple[What, ...] = ("copies", "collectives", "pairs")
@@ -48,16 +48,16 @@ LEVELS: Mapping[str, _Level] = MappingProxyType(
 )
 _GLOO_RANKS = 2
 _PHASE_SHARE = 6.0
-"""One phase may last this part of the time: what hangs is named while there is time for the rest."""
+"""One phase may last this fraction of the time, so that a hang is named while there is time for the rest."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    """Measure, or start ranks that do; return the exit code. Raises UsageError, on rank 0 only."""
     return measuring.main(argv, parse, _accept_one_node)
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError."""
+    """Parse `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
     if given.expect_gpus and given.backend == "gloo":
         raise UsageError("--expect-gpus and --backend gloo cannot be used together: gloo uses no GPU; leave one out")
@@ -88,12 +88,12 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def _is_only_rank() -> bool:
-    """Return whether this is the only rank, and this command has started it."""
+    """Return whether this is the only rank, started by this command."""
     return rank_files.FOLDER in os.environ and os.environ.get("WORLD_SIZE") == "1"
 
 
 def _single_rank_options(options: Options) -> Options:
-    """Return what one rank can do of `options`: the parts that need another one are left out, and named."""
+    """Reduce `options` to what one rank can do, and name the parts that are left out."""
     gpu = options.backend != "gloo"
     why = (
         "one GPU, so there is no link between GPUs to measure"
@@ -105,7 +105,7 @@ def _single_rank_options(options: Options) -> Options:
 
 
 def _accept_one_node(options: Options, question: Question, launch: Launch) -> int:
-    """Start ranks on this node, or only look at it, whatever is missing here. Raises UsageError."""
+    """Start ranks on this node, or only inspect it, and say what is missing here. Raises UsageError."""
     look = partial(single_rank.look, options, question, launch.kind, backend=options.backend or "nccl")
     if not options.what:
         return look(why="")
@@ -123,7 +123,7 @@ def _accept_one_node(options: Options, question: Question, launch: Launch) -> in
 
 
 def has_torch() -> bool:
-    """Return whether torch is installed, without importing it: that takes seconds."""
+    """Return whether torch is installed, without importing it, which takes seconds."""
     return importlib.util.find_spec("torch") is not None
 
 

@@ -1,8 +1,8 @@
-"""The parser and the options that commands share, and what ``--help`` shows of them.
+"""The parser and the options that commands share, and their ``--help``.
 
-What ``--help`` of a command with many options shows: those that a newcomer needs, by task, and an example each.
-
-``--help-all`` shows every option. A command that is not here has few, and shows all of them.
+``--help`` of a command with many options shows only what a newcomer needs, by task, with an example each;
+``--help-all``
+shows every option. A command that is not listed here has few options, and shows all of them.
 """
 
 import argparse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ncclprobe.redact.redactor import Redactor
 
 MOST = 14
-"""Options that --help shows at most, itself included."""
+"""Maximum number of options in --help, itself included."""
 
 
 class _Brief(Struct, frozen=True):
@@ -168,11 +168,11 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
 
 
 _MOST_SHOWN = 200
-"""Characters of a path in a refusal."""
+"""Characters of a path in an error message."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fits descriptions to the terminal: fills paragraphs, and keeps indented lines with a hanging indent for lists."""
+    """Fits descriptions to the terminal: fills paragraphs, keeps indented lines, with a hanging indent for lists."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=columns(80) - 2)
@@ -199,11 +199,11 @@ _OF_ARGPARSE = {
     ": ignored explicit argument ": ": takes no value, and was given ",
     ": not allowed with argument ": ": cannot be used with ",
 }
-"""argparse's messages, and their meaning for a reader who does not know its words."""
+"""argparse's messages in words for readers who do not know its terms."""
 
 
 class _Help(argparse.Action):
-    """Print the help and leave: all of it for --help-all."""
+    """Print the help and exit: all of it for --help-all."""
 
     def __call__(self, parser: argparse.ArgumentParser, _space: Any, _values: Any, option: str | None = None) -> None:
         assert isinstance(parser, Parser)
@@ -216,10 +216,9 @@ _CODES = "exit codes:"
 
 
 class Parser(argparse.ArgumentParser):
-    """A command's parser: it refuses in one line, and no option may be abbreviated.
+    """A command's parser: errors take one line, and options cannot be abbreviated.
 
-    ``--help`` shows the command's selection in brief.py, if it has one, and ``--help-all`` everything. Both
-    end with its exit codes.
+    ``--help`` shows the command's _Brief, if it has one, and ``--help-all`` everything. Both end with the exit codes.
     """
 
     def __init__(self, command: str, description: str, epilog: str = "") -> None:
@@ -237,13 +236,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(_ALL, action=_Help, nargs=0, help="Show all options." if self._brief else argparse.SUPPRESS)
 
     def format_usage(self) -> str:
-        """Return the usage in a line: options are listed below it."""
+        """Return the usage as one line; options are listed below it."""
         found = self._get_formatter()
         found.add_usage(None, [each for each in self._actions if not each.option_strings], [])
         return found.format_help().replace(self.prog, f"{self.prog} [OPTION …]", 1)
 
     def format_help(self) -> str:
-        """Return the whole help."""
+        """Return the complete help."""
         found = self._get_formatter()
         found.add_text(self.description)
         for group in self._action_groups:
@@ -256,7 +255,7 @@ class Parser(argparse.ArgumentParser):
         return f"{self.format_usage()}\n{found.format_help()}"
 
     def format_brief(self) -> str:
-        """Return the help of a newcomer: arguments, the options of each task, examples, exit codes."""
+        """Return the help for a newcomer: arguments, options by task, examples, exit codes."""
         if self._brief is None:
             return self.format_help()
         found, options = self._get_formatter(), self._option_string_actions
@@ -275,15 +274,15 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(["examples:", *(f"  {each}" for each in self._brief.examples)]) if self._brief else None
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse what was typed. Raises UsageError, also for a file that would be destroyed."""
+        """Parse `args`. Raises UsageError, also for a file that would be overwritten."""
         return output_paths.refused(self, super().parse_args(args))
 
     def parse_intermixed_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
-        """Do the same if options may be between the words of one argument."""
+        """Parse `args` that may have options between the words of one argument."""
         return output_paths.refused(self, super().parse_intermixed_args(args))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Refuse an empty word, as of a variable that is not set: it would be taken for the default, or for `.`."""
+        """Refuse an empty word, such as an unset variable: it would be taken for the default, or for `.`."""
         if any(not word.strip() for word in arg_strings):
             raise argparse.ArgumentError(action, "the value is empty")
         return super()._get_values(action, arg_strings)
@@ -306,19 +305,19 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{text} See {helps}" if text.endswith("?") else f"{text}; see {helps}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse what is none of an option's choices, as every unknown word is refused."""
+        """Refuse what is not among an option's choices, with the usual message for unknown words."""
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, str(unknown(str(value), "choice", [*map(str, action.choices)])))
 
 
 def known(option: str, kind: str, given: str, names: Collection[str]) -> None:
-    """Refuse what is none of `names`. Raises UsageError with what may have been meant."""
+    """Check that `given` is one of `names`. Raises UsageError with what may have been meant."""
     if given not in names:
         raise UsageError(f"{option}: {unknown(given, kind, names)}")
 
 
 def operations(text: str) -> tuple[str, ...]:
-    """Return the collectives that --op names, each once. Raises UsageError."""
+    """Return the collectives in the value of --op, without duplicates. Raises UsageError."""
     names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
     for name in names:
         known("--op", "operation", name, OPS)
@@ -326,7 +325,7 @@ def operations(text: str) -> tuple[str, ...]:
 
 
 def positive(text: str) -> float:
-    """Parse a number above zero, such as seconds, for argparse."""
+    """Parse a positive number, such as seconds, for argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -337,21 +336,21 @@ def positive(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Parse a whole number above zero, for argparse."""
+    """Parse a positive integer, for argparse."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text} is not a whole number above zero")
     return int(text)
 
 
 def whole(text: str) -> int:
-    """Parse a whole number from zero on, for argparse."""
+    """Parse a non-negative integer, for argparse."""
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text} is not a whole number, 0 or more")
     return int(text)
 
 
 def destination(text: str) -> str:
-    """Check a path to write to, or - for standard output, for argparse, before the command starts."""
+    """Check an output path, or - for standard output, for argparse, before the command starts."""
     path = Path(text)
     try:
         if text != "-" and not path.parent.is_dir():
@@ -371,7 +370,7 @@ def destination(text: str) -> str:
 
 
 def _refuse_closed(text: str, target: Path) -> None:
-    """Refuse, before the run, an output that cannot be written after it; the folder counts, for a file is replaced."""
+    """Refuse an unwritable output before the run; the folder must be writable, because a file is replaced."""
     into = target if target.exists() and not target.is_file() else target.parent
     if text != "-" and not os.access(into, os.W_OK):
         raise argparse.ArgumentTypeError(
@@ -386,7 +385,7 @@ def _unwritable(text: str, error: Exception) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
-    """Add the options of every reporting command; `judges`: also those of a command with a verdict of its own.
+    """Add the options of every reporting command; `judges`: also those of a command with its own verdict.
 
     An unwritable path is refused here, before the command starts.
     """
@@ -409,25 +408,25 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:
-    """Add --json to a command that makes no report."""
+    """Add --json to a command without a report."""
     parser.add_argument("--json", type=destination, metavar="PATH",
         help="Also write JSON to PATH; - is standard output, without the text.")  # fmt: skip
 
 
 def write_json(given: argparse.Namespace, kind: str, told: Mapping[str, Any]) -> None:
-    """Write what a command without a report found to the path of --json. Raises UsageError if it cannot be written."""
+    """Write the result of a command without a report to --json. Raises UsageError if it cannot be written."""
     text = json.dumps({"schema": f"ncclprobe.{kind}/1", **told}, indent=2) + "\n"
     delivery.put(text, given.json, ours=delivery.recognises("json"))
 
 
 def output(given: argparse.Namespace) -> Output:
-    """Return what a command line asks to be written, and how it is shown."""
+    """Return the requested outputs, and how they are shown."""
     files = {name: path for name in FORMATS if (path := getattr(given, name))}
     return Output(files, given.nodes_out, given.quiet, given.verbose, given.no_color)
 
 
 def selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose the checks, and the findings that a site accepts."""
+    """Add the options that select checks, and that accept findings."""
     group = parser.add_argument_group("checks")
     add = partial(group.add_argument, action="append", default=[], metavar="GLOB")
     add("--select", help="Run only these checks, such as 'env.*' (default: all).")
@@ -440,14 +439,14 @@ def selection(parser: argparse.ArgumentParser) -> None:
 
 
 def fleet_store(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands whose reports a store keeps."""
+    """Add --fleet, for commands whose reports a store keeps."""
     parser.add_argument("--fleet", type=Path, metavar="PATH",
         help="Also judge the nodes by their history in this file of `ncclprobe fleet`, and add this report to "
         "it.")  # fmt: skip
 
 
 def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) -> None:
-    """Add a report that was delivered to the store of --fleet, if there is one; report what prevents it."""
+    """Add a delivered report to the store of --fleet, if any; report what prevents it."""
     if given.fleet:
         from ncclprobe.engine import history
 
@@ -455,7 +454,7 @@ def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) ->
 
 
 def judging(given: argparse.Namespace) -> "Judging":
-    """Return the part of a command line that concerns judging."""
+    """Return the options that concern judging."""
     from ncclprobe.engine.diagnose import Judging  # and with it all that judges, which `--help` does without
 
     return Judging(
@@ -470,7 +469,7 @@ def judging(given: argparse.Namespace) -> "Judging":
 
 
 def folder(text: str) -> Path:
-    """Make a folder to write to, only for its owner, for argparse, before the command starts."""
+    """Make an owner-only output folder, for argparse, before the command starts."""
     path = Path(text)
     try:
         files.make_folder(path, 0o700)
@@ -480,7 +479,7 @@ def folder(text: str) -> Path:
 
 
 def existing_folder(text: str) -> Path:
-    """Return the full path of a folder to read from, for argparse."""
+    """Return the absolute path of an input folder, for argparse."""
     path = Path(text)
     try:
         if not path.is_dir():
@@ -526,7 +525,7 @@ def redaction(parser: argparse.ArgumentParser) -> None:
 
 
 def redactor(options: argparse.Namespace) -> "Redactor | None":
-    """Return the redactor that the options ask for. A random key is neither printed nor stored."""
+    """Return the requested redactor, if any. A random key is neither printed nor stored."""
     if not options.redact and options.redact_key is None:
         return None
     from ncclprobe.redact.redactor import Redactor, random_key

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
 _AGAIN_S = 15.0
-"""What must be left of --timeout to look at the ranks once more."""
+"""Time left of --timeout that is needed to look at the ranks again."""
 _BETWEEN_S = 1.0
-"""From the second look of a watch to the first of the next: for each, the ranks write down all that they recorded."""
+"""From the second look of a watch to the first of the next: each makes the ranks dump all that they recorded."""
 PREPARE = """\
 # At the top level of the program (torch 2.10 and later): each rank then reports the
 # collectives that it has called to programs of its own node. torch.distributed.debug.start_debug_server() reports
@@ -42,7 +42,7 @@ except (ImportError, RuntimeError) as error:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look at the ranks of a job on this node and report their state. Raises UsageError."""
+    """Examine the ranks of a job on this node and report their state. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.pid and options.prepare:
         raise UsageError("--prepare examines no process; leave --pid out")
@@ -67,13 +67,13 @@ def main(argv: Sequence[str]) -> int:
         return delivery.deliver(
             _attach_to_hosts(options, where, ("attach", *argv), question), arguments.output(options)
         )
-    report = _watched(options, question, end) if options.watch else _looked(options, question, end)
+    report = _watch(options, question, end) if options.watch else _examine(options, question, end)
     report = redactor.report(report) if redactor else report
     return delivery.deliver(report, arguments.output(options))
 
 
-def _watched(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
-    """Look again and again, a line for each look on stderr, until the answer is another or time is over."""
+def _watch(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
+    """Look repeatedly, one line on stderr per look, until the answer changes or time is up."""
     from ncclprobe.model.values import replace
     from ncclprobe.report.causes import Watch
 
@@ -81,7 +81,7 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
     while True:
         next_look = time.monotonic() + options.watch
         try:
-            report = _looked(options, question, end)
+            report = _examine(options, question, end)
         except UsageError as error:
             if watch.last is None:
                 raise
@@ -96,12 +96,12 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
 
 
 def asked_of(options: argparse.Namespace, stacks: bool) -> dict[str, object]:
-    """Return what is asked for beside the usual; what is not is left out, as in looks that older versions kept."""
+    """Return the non-default requests of a look; defaults are omitted, as in captures by older versions."""
     return {"pid": options.pid or 0, "stacks": stacks, **({"dumps": True} if options.dumps else {})}
 
 
-def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
-    """Return the report on a job; on one not at work with the stacks of its ranks, if py-spy is installed."""
+def _examine(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
+    """Return the report on a job; on one that makes no progress with stacks, if py-spy is installed."""
     from ncclprobe.engine.diagnose import diagnose as report_on
     from ncclprobe.facts.job.ranks import JobState
     from ncclprobe.host import files, py_spy
@@ -142,7 +142,7 @@ def _look(options: argparse.Namespace, end: float, stacks: bool) -> "tuple[Snaps
 def _attach_to_hosts(
     options: argparse.Namespace, where: hosts.Hosts, line: Sequence[str], question: "diagnose.Question"
 ) -> "Report":
-    """Return the report on a job whose hosts each look at their own ranks. Raises UsageError if none has any."""
+    """Return the report on a job whose hosts each examine their own ranks. Raises UsageError if none has any."""
     from ncclprobe.commands import over_ssh
     from ncclprobe.engine import running
     from ncclprobe.engine.collect import capture_facts
@@ -160,15 +160,15 @@ def _attach_to_hosts(
         words = "; ".join(f"{each.host}: {each.words}" for each in started.failed)
         raise UsageError(f"--hosts: no rank of a job was found on any host{f' ({words})' if words else ''}")
     if options.keep:
-        over_ssh.keep(options.keep, _pseudonymous(options.redactor, kept), 0)
+        over_ssh.keep(options.keep, _redact_captures(options.redactor, kept), 0)
     found = running.stands(snapshots)
     notes = [f"{each.host}: not examined: {each.words}" for each in started.failed]
     report = over_ssh.add_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
     return options.redactor.report(report) if options.redactor else report
 
 
-def _pseudonymous(redactor: "Redactor | None", kept: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the captures of hosts as --redact wants them, whose names of files are then numbers."""
+def _redact_captures(redactor: "Redactor | None", kept: Mapping[str, str]) -> Mapping[str, str]:
+    """Redact the hosts' captures if --redact is given; their files are then numbered."""
     if redactor is None:
         return kept
     return {f"host{number}.jsonl": redactor.capture(text) for number, text in enumerate(kept.values())}

@@ -39,12 +39,12 @@ _MOST_CALLS = 10**7
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    """Measure, or start ranks that do; return the exit code. Raises UsageError, on rank 0 only."""
     return measuring.main(argv, parse)
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Return the options in `argv`. Raises UsageError for what no sweep could be made of."""
+    """Parse `argv`. Raises UsageError for options that make no sweep."""
     given = _parser().parse_args(argv)
     for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
         if (number or 0) > _MOST_CALLS:
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str]) -> Options:
             )
     known("--dtype", "data type", given.dtype, DTYPES)
     known("--redop", "reduction", given.redop, REDOPS)
-    steps, ops = _steps(given), arguments.operations(given.op)
+    steps, ops = _sweep_sizes(given), arguments.operations(given.op)
     rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     own: dict[str, Any] = {"ops": ops, "sizes": steps, "open_end": given.end is None, "mode": _mode(given)}
     return measuring.made("bandwidth", argv, given, ("collectives",), **own, **_sampling(given, rows))
@@ -93,7 +93,7 @@ def _what_to_measure(parser: argparse.ArgumentParser) -> None:
 
 def _how_often(parser: argparse.ArgumentParser) -> None:
     add, count = parser.add_argument, arguments.count
-    add("--precision", type=_share, metavar="PERCENT",
+    add("--precision", type=_parse_percent, metavar="PERCENT",
         help="Stop a row when the 95 %% interval of its median is within ±PERCENT "
         f"(default: {_PRECISION:.0%}%).")  # fmt: skip
     add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
@@ -111,8 +111,8 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
     add("--graph", action="store_true", help="Launch each batch as one CUDA graph; NCCL only.")
 
 
-def _share(text: str) -> float:
-    """Return a share of up to one half, in percent (``2%``, ``2``), for argparse."""
+def _parse_percent(text: str) -> float:
+    """Parse a share of up to one half, in percent (``2%``, ``2``), for argparse."""
     number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
     percent = float(number[1]) if number else 0.0
     if not 0 < percent <= 50:
@@ -121,9 +121,9 @@ def _share(text: str) -> float:
 
 
 def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
-    """Return how often each of so many rows is measured: as a precision asks, or a fixed number of times.
+    """Return how often each of `rows` rows is measured: to a precision, or a fixed number of times.
 
-    Without --budget all rows together take no more than half of --timeout.
+    Without --budget all rows together take at most half of --timeout.
     """
     fixed = given.iters or given.batches
     if fixed and (given.precision or given.budget_s):
@@ -142,7 +142,7 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
 
 
 def _mode(given: argparse.Namespace) -> Mode | None:
-    """Return how calls are timed, as far as the options set it."""
+    """Return how calls are timed, if the options set it."""
     if given.graph and given.mode:
         raise UsageError(f"--graph and --mode {given.mode} cannot be used together; give one")
     if given.graph and given.backend == "gloo":
@@ -152,8 +152,8 @@ def _mode(given: argparse.Namespace) -> Mode | None:
     return "graph" if given.graph else given.mode
 
 
-def _steps(given: argparse.Namespace) -> tuple[int, ...]:
-    """Return the sizes in the order of measuring. With an open end they are NCCL's, which include gloo's."""
+def _sweep_sizes(given: argparse.Namespace) -> tuple[int, ...]:
+    """Return the sizes in measuring order. Without an end they are NCCL's, which include gloo's."""
     begin, element = bytes_of("-b", given.begin or _BEGIN), DTYPES[given.dtype]
     end = bytes_of("-e", given.end) if given.end is not None else LARGEST["nccl"]
     if begin > end:

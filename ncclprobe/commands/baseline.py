@@ -1,4 +1,4 @@
-"""``ncclprobe baseline FILE…``: keep runs as what this site expects of machines like the one they were made on."""
+"""``ncclprobe baseline FILE…``: keep runs as this site's expectation of machines like those that they were made on."""
 
 import argparse
 from collections.abc import Sequence
@@ -40,14 +40,14 @@ def main(argv: Sequence[str]) -> int:
     if fit and options.output != "-":
         files.write(Path(options.output), baselines.render(site), ours=baselines.recognises)
     print(baselines.render(site).rstrip() if options.output == "-" and fit else
-          _told(site, kept, options.output, twice))  # fmt: skip
+          _summary(site, kept, options.output, twice))  # fmt: skip
     return ExitCode.OK if fit else ExitCode.INCONCLUSIVE
 
 
 def merged(
     paths: Sequence[str], machine: str | None, *, accept_low: bool = False
 ) -> tuple[baselines.Site, baselines.Kept, Sequence[str]]:
-    """Return the baseline of the runs in `paths`, its rows with what was refused, and runs given twice.
+    """Return the baseline of the runs in `paths`, the kept and refused rows, and runs given twice.
 
     Raises UsageError.
     """
@@ -56,7 +56,7 @@ def merged(
         raise UsageError(
             f"{paths[0]}: contains no collective; give reports of `ncclprobe bandwidth`, or logs of nccl-tests"
         )
-    kept = baselines.keep(runs, _allowed(machine), accept_low=accept_low)
+    kept = baselines.keep(runs, _row_limit(machine), accept_low=accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
     return _site(runs, kept, fingerprint), kept, twice
 
@@ -72,8 +72,8 @@ def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | 
     )
 
 
-def _allowed(machine: str | None) -> baselines.Allowed:
-    """Return what decides whether a row is kept: the expectation that judged it, or the machine of that name."""
+def _row_limit(machine: str | None) -> baselines.Allowed:
+    """Return the limit that a row must reach to be kept: its own expectation's, or that of the named machine."""
 
     def allowed(row: Measurement) -> float | None:
         said = row.expectation
@@ -86,7 +86,7 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 
 def _machine_numbers(machine: str) -> baselines.Allowed:
-    """Return the allowed numbers of a machine type. Raises UsageError for an unknown type."""
+    """Return the limits of a machine type. Raises UsageError for an unknown type."""
     from ncclprobe.expect import composed
     from ncclprobe.expect.expected import expectation
     from ncclprobe.expect.system import Shape
@@ -104,8 +104,8 @@ def _machine_numbers(machine: str) -> baselines.Allowed:
     return allowed
 
 
-def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence[str]) -> str:
-    """Return what was kept, of what, and what was refused."""
+def _summary(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence[str]) -> str:
+    """Describe what was kept, of what, and what was refused."""
     lines = [
         *twice,
         *(line for each in kept.refused for line in wrap("refused: ", each, delivery.width())),

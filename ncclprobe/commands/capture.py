@@ -1,4 +1,4 @@
-"""``ncclprobe capture``: everything the doctor asks this machine and what it answered, as one file."""
+"""``ncclprobe capture``: everything that the doctor asks this machine, with the answers, in one file."""
 
 import argparse
 import re

@@ -1,4 +1,6 @@
-"""``ncclprobe checks``: all checks, or those of a group; with ``--test`` whether a site's own keep what all promise."""
+"""``ncclprobe checks``: list all checks, or a group's; ``--test``: whether a site's own checks keep the promises of
+all.
+"""
 
 import argparse
 import itertools
@@ -40,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _test(name: str) -> int:
-    """Print each check of a site with the promises that it breaks; returns the exit code. Raises UsageError."""
+    """Print each of a site's checks with the promises that it breaks; return the exit code. Raises UsageError."""
     found = [(check, list(promises.broken(check))) for check in _named(name)]
     for check, wrong in found:
         print(f"{'fails' if wrong else 'ok':<6} {check.id}  {check.title}")
@@ -83,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _table(checks: Sequence[Check]) -> str:
-    """Return a line for each check, as wide as the terminal at most, under its group."""
+    """Return a line per check under its group, no wider than the terminal."""
     wide, lines = delivery.width(), list[str]()
     parts = by_id(checks)
     for group, names in itertools.groupby(parts, key=lambda name: name.partition(".")[0]):

@@ -34,14 +34,15 @@ more than its noise."""
 _COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"
 _MOST_LISTED = 20
 _OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
-"""Settings that differ at every start and mean nothing, or repeat WORLD_SIZE."""
+"""Settings that differ at every start without a meaning, or repeat WORLD_SIZE."""
 _WORDS = {"same": "within noise", "unsure": "unsure"}
 
 
 class _Side(Struct, frozen=True):
-    """One side: its points by key, and other data of a report. `failed`: its own verdict against its data.
-    `cut`: it ended early, or it may have. `about`: which machines it was, and when. `measured`: it has
-    numbers, perhaps none that are compared.
+    """One side: its points by key, and the other data of a report.
+
+    `failed`: its own verdict against its data. `cut`: it ended early, or may have. `about`: which machines, and when.
+    `measured`: it has numbers, perhaps none that are compared.
     """
 
     path: str
@@ -58,7 +59,7 @@ class _Side(Struct, frozen=True):
 
 
 class Comparison(Result, frozen=True):
-    """Two runs or captures side by side: what :func:`main` shows. `captures`: also two reports without numbers."""
+    """Two runs or captures side by side, as :func:`main` shows them. `captures`: also two reports without numbers."""
 
     rows: tuple[RowDifference, ...]
     only_old: tuple[str, ...]
@@ -72,7 +73,7 @@ class Comparison(Result, frozen=True):
     captures: bool = False
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         worse = len(self.new_failures) + sum(row.change == "slower" for row in self.rows)
         return f"<Comparison of {len(self.rows)} rows: {worse} worse, exit {self.exit_code}>"
 
@@ -109,9 +110,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def side(path: str) -> _Side:
-    """Return what `path` holds. Raises UsageError."""
+    """Read one side from `path`. Raises UsageError."""
     if files.read_start(Path(path), limit=_HEADER_BYTES).lstrip().startswith('{"capture"'):
-        return _captured(path)
+        return _side_of_capture(path)
     text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
@@ -141,8 +142,8 @@ def side(path: str) -> _Side:
 _HEADER_BYTES = 64
 
 
-def _captured(path: str) -> _Side:
-    """Return the doctor's result for a capture, without the node's name in the compared parts. Raises UsageError."""
+def _side_of_capture(path: str) -> _Side:
+    """Judge a capture as the doctor does, without the node's name in the compared parts. Raises UsageError."""
     from ncclprobe.engine import devices, diagnose
     from ncclprobe.engine.captures import judge_snapshots
     from ncclprobe.engine.collect import replayed
@@ -177,7 +178,7 @@ def _findings(report: Report) -> Iterator[tuple[tuple[str, str, str], str]]:
 
 
 def _environment(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield versions and settings by name; with several nodes, each under its own."""
+    """Yield versions and settings by name; with several nodes, prefixed with the node."""
     alone = len(report.environment) == 1
     for node, environment in report.environment.items():
         prefix = "" if alone else f"{node} "
@@ -188,7 +189,7 @@ def _environment(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def compared(old: _Side, new: _Side, tolerance: float) -> Comparison:
-    """Return `old` and `new` side by side."""
+    """Compare `old` and `new`."""
     both, captures = old.report and new.report, old.capture and new.capture
     if old.capture is not new.capture:
         raise UsageError(f"{old.path} and {new.path}: give two captures, or two runs")
@@ -200,7 +201,7 @@ def compared(old: _Side, new: _Side, tolerance: float) -> Comparison:
         new_findings=tuple(fresh),
         new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
-        changed=tuple(dict.fromkeys((*_machines(old, new, both=both), *_changed(old, new)))),
+        changed=tuple(dict.fromkeys((*_machine_changes(old, new, both=both), *_setting_changes(old, new)))),
         notes=() if captures else tuple(_remarks(old, new)),
         cut=new.cut,
         captures=captures or (both and not old.measured and not new.measured),
@@ -212,14 +213,14 @@ def _is_worse(now: str, before: str | None) -> bool:
     return before is None or (now.startswith("fail ") and not before.startswith("fail "))
 
 
-def _machines(old: _Side, new: _Side, *, both: bool) -> Iterator[str]:
+def _machine_changes(old: _Side, new: _Side, *, both: bool) -> Iterator[str]:
     """Yield how the fingerprints differ; if `both` are reports, settings are compared one by one."""
     found = changes(old.fingerprint, new.fingerprint)
     yield from (each for each in found if not (both and each.startswith("settings: ")))
 
 
-def _changed(old: _Side, new: _Side) -> Iterator[str]:
-    """Yield how the environments differ; a setting that only one of two reports has is set only there."""
+def _setting_changes(old: _Side, new: _Side) -> Iterator[str]:
+    """Yield how the environments differ; a setting of only one of two reports is set only there."""
     if not (old.report and new.report):
         return
     for name in dict.fromkeys((*old.environment, *new.environment)):
@@ -240,11 +241,11 @@ def _remarks(old: _Side, new: _Side) -> Iterator[str]:
 
 def _name(key: RowKey) -> str:
     op, nbytes, how = key
-    return f"{op} {size(nbytes)} ({_measured(how)})"
+    return f"{op} {size(nbytes)} ({_describe_conditions(how)})"
 
 
-def _measured(how: Conditions, *, place: bool = True) -> str:
-    """Return how a row was measured: ``float32, in place, 2 ranks, blocking, gloo``."""
+def _describe_conditions(how: Conditions, *, place: bool = True) -> str:
+    """Describe how a row was measured: ``float32, in place, 2 ranks, blocking, gloo``."""
     redop = "" if how.redop in (None, "sum") else f" {how.redop}"
     where = ["in place" if how.place == "in" else "out of place"] if place else []
     return ", ".join((f"{how.dtype}{redop}", *where, plural(how.ranks, "rank"), how.mode, how.backend))
@@ -256,7 +257,7 @@ def _text(old: _Side, new: _Side, found: Comparison, *, quiet: bool) -> Iterator
     if found.rows and not quiet:
         before = None
         for row in found.rows:
-            if (common := _measured(replace(row.how, place="in"), place=False)) != before:
+            if (common := _describe_conditions(replace(row.how, place="in"), place=False)) != before:
                 before = common
                 yield f"{common}:"
                 yield _COLUMNS.format("op", "size", "at", "old", "new", "change", "between", "verdict").rstrip()
@@ -277,20 +278,20 @@ def _text(old: _Side, new: _Side, found: Comparison, *, quiet: bool) -> Iterator
                 yield from wrap(f"{title}: ", text, delivery.width())
             if texts[_MOST_LISTED:]:
                 yield f"{title}: {len(texts) - _MOST_LISTED} more"
-    yield from [_last(found)] if quiet else wrap("", _last(found), delivery.width())
+    yield from [_last_line(found)] if quiet else wrap("", _last_line(found), delivery.width())
 
 
 def _lists(old: _Side, new: _Side, found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "new", found.new_findings
     yield "fixed", found.fixed_findings
     yield "changed", found.changed
-    yield "only in the old", _folded([key for key in old.points if key not in new.points])
-    yield "only in the new", _folded([key for key in new.points if key not in old.points])
+    yield "only in the old", _fold_rows([key for key in old.points if key not in new.points])
+    yield "only in the new", _fold_rows([key for key in new.points if key not in old.points])
     yield "note", found.notes
 
 
-def _folded(keys: Sequence[RowKey]) -> list[str]:
-    """Return a line for each operation, with its sizes."""
+def _fold_rows(keys: Sequence[RowKey]) -> list[str]:
+    """Return one line per operation, with its sizes."""
     sizes = grouped(((op, how), nbytes) for op, nbytes, how in keys)
     return [_several(op, how, each) for (op, how), each in sizes.items()]
 
@@ -298,11 +299,11 @@ def _folded(keys: Sequence[RowKey]) -> list[str]:
 def _several(op: str, how: Conditions, sizes: Sequence[int]) -> str:
     if len(sizes) == 1:
         return _name((op, sizes[0], how))
-    return f"{op} {size(min(sizes))} to {size(max(sizes))}, {len(sizes)} sizes ({_measured(how)})"
+    return f"{op} {size(min(sizes))} to {size(max(sizes))}, {len(sizes)} sizes ({_describe_conditions(how)})"
 
 
-def _last(found: Comparison) -> str:
-    """Return the comparison in one line, with the exit code."""
+def _last_line(found: Comparison) -> str:
+    """Summarise the comparison in one line, with the exit code."""
     code = found.exit_code
     counts = {
         change: sum(row.change == change for row in found.rows) for change in ("slower", "unsure", "faster", "same")

@@ -1,6 +1,6 @@
-"""``ncclprobe completion``: what lets bash, zsh or fish complete commands, options, values and the ids of checks.
+"""``ncclprobe completion``: shell completion (bash, zsh, fish) of commands, options, values and check ids.
 
-shtab makes it of the parsers, so that no option is forgotten; it holds all of it, so that no key press starts Python.
+shtab generates it from the parsers, so no option is forgotten, and no key press starts Python.
 """
 
 import argparse
@@ -17,7 +17,7 @@ _SHELLS = ("bash", "zsh", "fish")
 _FILES = ("PATH", "FILE", "CAPTURE", "OLD", "NEW", "add FILE|node NAME")
 _FOLDERS = ("DIR",)
 _IDS = ("GLOB", "FILE|ID")
-"""What a parser calls a value: its metavar."""
+"""Metavars of values that are check ids."""
 
 _MORE = """bash, for one user:
 
@@ -45,7 +45,7 @@ _COMPLETE_IDS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the completion for a shell. Raises UsageError."""
+    """Print the completion script for a shell. Raises UsageError."""
     shell = _parser().parse_args(argv).shell
     print(script(shell))
     return ExitCode.OK
@@ -62,7 +62,7 @@ def script(shell: str) -> str:
 
 
 def whole() -> argparse.ArgumentParser:
-    """Return one parser with a subparser for each command, whose values say how they are completed."""
+    """Return one parser with a subparser per command, whose values state how they are completed."""
     import shtab
 
     parser = argparse.ArgumentParser("ncclprobe")

@@ -1,4 +1,4 @@
-"""``ncclprobe copies``, ``torchrun -m ncclprobe.copies``: what the links inside a node carry."""
+"""``ncclprobe copies``, ``torchrun -m ncclprobe.copies``: measure the links inside a node."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ enough."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    """Measure, or start ranks that do; return the exit code. Raises UsageError, on rank 0 only."""
     return measuring.main(argv, parse)
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Return the options in `argv`. Raises UsageError."""
+    """Parse `argv`. Raises UsageError."""
     return measuring.made("copies", argv, _parser().parse_args(argv), ("copies",))
 
 

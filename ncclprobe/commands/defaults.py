@@ -14,25 +14,26 @@ _OF_FILES = ("PATH", "DIR", "FILE")
 
 
 def words(parser: argparse.ArgumentParser, argv: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return the options of the project file for the command of `parser`, as words of a command line.
+    """Return the project file's options for the command of `parser`, as command-line words.
 
     `argv` may name the file, or forbid one. Raises UsageError for a section, a key or a value that the command line
-    does not know.
+    does
+    not know.
     """
     actions = parser._option_string_actions
     if "--config" not in actions or "--no-config" in argv:
         return []
-    path = _named(argv)
+    path = _config_file(argv)
     accepted = accepted_by(Path(path) if path else None)
     for section in accepted.options:
         if section not in commands:
             raise UsageError(f"{path or suppressions.NAME}: {unknown(section, 'command', commands)}")
     command = parser.prog.split()[-1]
-    return list(_spelt(accepted.options.get(command, {}), actions, f"{path or suppressions.NAME}: [{command}]"))
+    return list(_option_words(accepted.options.get(command, {}), actions, f"{path or suppressions.NAME}: [{command}]"))
 
 
-def _named(argv: Sequence[str]) -> str:
-    """Return the file that --config names; empty: none. The words after -- are the user's own command."""
+def _config_file(argv: Sequence[str]) -> str:
+    """Return the file that --config names; empty if none. Words after -- are the user's own command."""
     for word, after in zip(argv, [*argv[1:], ""], strict=False):
         if word == "--":
             break
@@ -43,7 +44,7 @@ def _named(argv: Sequence[str]) -> str:
     return ""
 
 
-def _spelt(own: Mapping[str, Any], actions: Mapping[str, argparse.Action], where: str) -> Iterator[str]:
+def _option_words(own: Mapping[str, Any], actions: Mapping[str, argparse.Action], where: str) -> Iterator[str]:
     """Yield each option of a section with its value. Raises UsageError."""
     for key, value in own.items():
         action = actions.get(f"--{key}")

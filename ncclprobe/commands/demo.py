@@ -1,4 +1,4 @@
-"""``ncclprobe demo NAME``: what a command prints of a fault, on any machine, from files inside the package."""
+"""``ncclprobe demo NAME``: what a command prints for a fault, on any machine, from files inside the package."""
 
 import gzip
 import os
@@ -26,11 +26,11 @@ DEMOS: Mapping[str, Sequence[str]] = MappingProxyType(
         "sick-node": ("doctor", "sick-node.jsonl"),
     }
 )
-"""Each demo and the command that it runs, over names below ncclprobe/demo."""
+"""Each demo and its command line, over names below ncclprobe/demo."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command of one demo in a folder that holds the files; return 0, whatever its verdict."""
+    """Run the command of one demo in a folder with the files; return 0, whatever its verdict."""
     options = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="ncclprobe-demo-") as scratch:
         folder = options.keep or Path(scratch)

@@ -24,14 +24,14 @@ FILES: Mapping[str, Sequence[str]] = MappingProxyType(
         "prometheus": ("prometheus/rules.yaml", "prometheus/rules_test.yaml", "prometheus/dashboard.json"),
     }
 )
-"""The files by launcher: names below ncclprobe/deploy."""
+"""Files by launcher: names below ncclprobe/deploy."""
 
 
 _MOST_BYTES = 1 << 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the files of one launcher and say what each is. Raises UsageError, before any file is written."""
+    """Write the files of one launcher and describe each. Raises UsageError, before any file is written."""
     options = _parser().parse_args(argv)
     folder = options.folder or options.out
     texts = {folder / Path(name).name: launch_text(name) for name in FILES[options.launcher]}
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(text: str) -> Path:
-    """Make a folder that others may read too, for argparse."""
+    """Make a world-readable folder, for argparse."""
     path = Path(text)
     try:
         files.make_folder(path)

@@ -34,7 +34,7 @@ _LONGEST_PATH = 4095  # PATH_MAX, without its end
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add which paths are looked at, and how fast they are to be."""
+    """Add the options for data paths and their expected speed."""
     add = parser.add_argument
     add("--path", type=data_path, action="append", default=[], dest="paths", metavar="PATH",
         help="Check that every node sees the same file or folder at this path, can read it, and reads it equally fast. "
@@ -42,24 +42,24 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse(given: argparse.Namespace) -> None:
-    """Refuse what makes no sense together. Raises UsageError."""
+    """Refuse contradictory options. Raises UsageError."""
     if given.paths and (given.captures or len(given.paths) > bounds.DATA_PATHS):
         why = "and captures cannot be used together" if given.captures else f"may be given {bounds.DATA_PATHS} times"
         raise UsageError(f"--path {why}")
 
 
 def asked(given: argparse.Namespace) -> AskedPaths:
-    """Return what is to be looked at."""
+    """Return the paths to test."""
     return AskedPaths(tuple(dict.fromkeys(given.paths)))
 
 
 def shared(given: argparse.Namespace) -> Sequence[str]:
-    """Return these options as every node must be given them."""
+    """Return these options as words for every node."""
     return [word for path in given.paths for word in ("--path", path)]
 
 
 def data_path(text: str) -> str:
-    """Return a path in full, for argparse."""
+    """Return an absolute path, for argparse."""
     if not text or len(text) > _LONGEST_PATH or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is not a path")
     return os.path.abspath(text)  # noqa: PTH100 - asks no file system, which may hang
@@ -70,7 +70,7 @@ _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 
 
 def _captures(path: Path) -> list[Path]:
-    """Return the captures in a folder that --keep filled, or `path` itself. Raises UsageError for one without any."""
+    """Return the captures in a folder of --keep, or `path` itself. Raises UsageError for a folder without any."""
     found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not found:
         raise UsageError(f"{path}: no capture (*.jsonl) in this folder; `ncclprobe capture` and --keep write them")
@@ -78,7 +78,7 @@ def _captures(path: Path) -> list[Path]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Collect or replay, judge, report; returns the exit code. Raises UsageError."""
+    """Collect or replay, judge, report; return the exit code. Raises UsageError."""
     options = _parser().parse_args(argv)
     options.captures = [path for each in options.captures for path in _captures(each)]
     if options.expect_gpus and options.backend == "gloo":
@@ -142,7 +142,7 @@ def _look_and_judge(
 def _judge_alone(
     options: argparse.Namespace, question: diagnose.Question, given: Mapping[Question, str], waiting: Waiting
 ) -> int:
-    """Look at this node and judge it; return the exit code. Raises UsageError if --keep cannot be written."""
+    """Inspect and judge this node; return the exit code. Raises UsageError if --keep cannot be written."""
     if options.keep:
         nodes.make_folder(options.keep)
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
@@ -156,7 +156,7 @@ def _judge_alone(
 def _deliver(
     options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report], waiting: Waiting
 ) -> int:
-    """Deliver what `judge` makes within --timeout, and return its exit code."""
+    """Deliver the report of `judge` within --timeout, and return its exit code."""
     try:
         report = doctor.within(question, options.timeout, judge)
         waiting.end()
@@ -170,7 +170,7 @@ def _deliver(
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
-    """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
+    """Judge a measured run again, from its log and the captures of its nodes. Raises UsageError."""
     if len(logs) > 1:
         raise UsageError(f"{logs[1]} is a second run log; give one run.jsonl, with the captures of its nodes")
     question = diagnose.ask(arguments.judging(options), ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)

@@ -36,12 +36,12 @@ bytes, or a number with
 a binary K, M or G."""
 
 _FIRST, _LAST = (2, 3), NEWEST[:2]
-"""Releases of NCCL whose rules are known here."""
+"""NCCL releases whose rules are known here."""
 ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what is expected. Raises UsageError."""
+    """Print the expectation. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.list:
         print(rendering.listing([*machines.table().values()]))
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _draw(asked: TableRequest, here: ExpectationContext, found: Sequence[Line], path: str) -> None:
-    """Write the page of what is expected."""
+    """Write the HTML page of the expectation."""
     from ncclprobe.report import delivery
     from ncclprobe.report.html import page  # imports that text does without
 
@@ -87,7 +87,7 @@ def _draw(asked: TableRequest, here: ExpectationContext, found: Sequence[Line], 
 
 
 def _curve(asked: TableRequest, found: Sequence[Line]) -> list[Measurement]:
-    """Return rows that are as fast as expected."""
+    """Return rows that are exactly as fast as expected."""
     version, shape = ".".join(map(str, asked.version)), asked.shape
     made = []
     for line in found:
@@ -99,7 +99,7 @@ def _curve(asked: TableRequest, found: Sequence[Line]) -> list[Measurement]:
 
 
 def _refuse_alone(options: argparse.Namespace) -> None:
-    """Raises UsageError for an option whose file is not given."""
+    """Refuse an option whose file is not given. Raises UsageError."""
     for name in ("gpu", "nic_rate"):
         if getattr(options, name) and not options.topology:
             raise UsageError(
@@ -113,10 +113,10 @@ def _refuse_alone(options: argparse.Namespace) -> None:
 
 
 def _machine(options: argparse.Namespace, algorithm: str) -> ExpectationContext:
-    """The machine that is meant, with the settings of its job. Raises UsageError."""
+    """Return the requested machine, with the settings of its job. Raises UsageError."""
     if options.file and not options.machine and not options.file.exists():
         raise UsageError(f"{options.file}: no such capture; give a machine type with --machine NAME")
-    here = _shown(options) if options.topology else machine_of(options.machine, options.file)
+    here = _machine_of_topology(options) if options.topology else machine_of(options.machine, options.file)
     if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if algorithm:
@@ -125,8 +125,8 @@ def _machine(options: argparse.Namespace, algorithm: str) -> ExpectationContext:
     return here
 
 
-def _shown(options: argparse.Namespace) -> ExpectationContext:
-    """The machine of --topology. Raises UsageError."""
+def _machine_of_topology(options: argparse.Namespace) -> ExpectationContext:
+    """Return the machine of --topology. Raises UsageError."""
     path = options.topology
     for other, given in (("FILE", options.file), ("--machine", options.machine)):
         if given:
@@ -138,7 +138,7 @@ def _shown(options: argparse.Namespace) -> ExpectationContext:
 
 
 def printable_lines(text: str) -> str:
-    """`text` with what a capture may have smuggled into it escaped, line by line."""
+    """Escape, line by line, what a capture may have smuggled into `text`."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_result_options(add: Callable[..., object], count: Callable[[str], int]) -> None:
-    """Add the options of results that were measured elsewhere."""
+    """Add the options for results that were measured elsewhere."""
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
         "reach; without --machine, by the usual machine with the GPUs that the file names.")  # fmt: skip
@@ -211,7 +211,7 @@ _NOT_FOR_RESULTS = {"begin": "-b", "end": "-e", "factor": "-f", "gpus_per_node":
 
 
 def _refuse_unused(options: argparse.Namespace) -> None:
-    """Raise UsageError for an option that selects rows: the file has its own."""
+    """Refuse an option that selects rows: the file has its own. Raises UsageError."""
     usual = _parser().parse_args([])
     given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
     if given:
@@ -219,7 +219,7 @@ def _refuse_unused(options: argparse.Namespace) -> None:
 
 
 def _gpus_per_node(options: argparse.Namespace) -> tuple[int, ...]:
-    """How many GPUs of each node take part; empty: all. Raises UsageError."""
+    """Return how many GPUs of each node take part; empty for all. Raises UsageError."""
     text = options.gpus_per_node
     if text is None:
         return ()

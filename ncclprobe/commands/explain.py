@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _SUFFIX = re.compile(r"\.(?:log|out|err|txt|jsonl?|gz|zst|xz|bz2|\d+)$", re.IGNORECASE)
-"""No check, cause or variable ends so: a file is meant, though there is none."""
+"""File suffixes: no check, cause or variable ends so, and a missing file is meant."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
+    """Explain files, or print what is known of an id. Raises UsageError for anything else."""
     options = _parser().parse_args(argv)
     if len(options.what) == 1 and not _is_file(
         name := options.what[0].removeprefix(f"{DOCS}/checks/").rpartition("#")[2].strip("/")
@@ -68,7 +68,7 @@ def _is_file(text: str) -> bool:
 
 
 def _bundle(report: "Report", path: str) -> None:
-    """Write what to attach to an issue. Raises UsageError if it cannot be written."""
+    """Write the attachment for an issue. Raises UsageError if it cannot be written."""
     from ncclprobe.report import delivery
 
     delivery.write("json", report, path)

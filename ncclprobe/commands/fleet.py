@@ -1,4 +1,4 @@
-"""``ncclprobe fleet``: keep reports, and name the nodes that are not as they were: since when, and what changed."""
+"""``ncclprobe fleet``: keep reports, and name the nodes that got worse: since when, and what changed."""
 
 import argparse
 import os
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
-    """Add each report; one that cannot be read keeps no other from being added."""
+    """Add each report; an unreadable one does not keep the others from being added."""
     names = [str(path) for name in names for path in (_reports(Path(name)) if Path(name).is_dir() else [name])]
     if len(names) > bounds.FLEET_REPORTS:
         raise UsageError(f"{len(names)} reports; give {bounds.FLEET_REPORTS} at most")
@@ -116,7 +116,7 @@ _Read = tuple[Sequence[NodeReport], str, str, str]
 
 
 def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read], list[str]]:
-    """Return each report's data, its digest, its file and the command that wrote it; and why others are refused."""
+    """Return each report's data, digest, file and command; and why others are refused."""
     found: list[_Read] = []
     refused = []
     for name in names:
@@ -141,7 +141,7 @@ def _refuse_owner(name: str, trust: bool, found: os.stat_result) -> None:
 
 
 def _reports(folder: Path) -> list[Path]:
-    """Return the reports of a folder in which several users leave them."""
+    """Return the reports in a folder in which several users leave them."""
     return sorted(path for path in folder.glob("*.json") if path.is_file())
 
 
@@ -150,7 +150,7 @@ def _all(options: argparse.Namespace) -> int:
         nodes = [aged(each, time.time()) for each in fleet.standings()]
         _say_unsettled(fleet)
         losses = fleet.shared()
-        code = _code(nodes, fleet.unsettled, losses) if options.exit_code else ExitCode.OK
+        code = _exit_code(nodes, fleet.unsettled, losses) if options.exit_code else ExitCode.OK
         lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
         lines = [*shown.shared_lines(losses, delivery.width()), *lines]
         answer = shown.as_json(nodes, losses, code) if options.json else {}
@@ -159,7 +159,7 @@ def _all(options: argparse.Namespace) -> int:
 
 
 def _tell(options: argparse.Namespace, answer: Mapping[str, Any], lines: Sequence[str]) -> None:
-    """Write `answer` as --json asks, and print `lines` unless it takes standard output."""
+    """Write `answer` to --json, and print `lines` unless it takes standard output."""
     if options.json:
         arguments.write_json(options, "fleet", answer)
     if options.json != "-":
@@ -181,7 +181,7 @@ def _say_unsettled(fleet: store.Store) -> None:
 
 
 def _node(options: argparse.Namespace, do: str) -> int:
-    """Show one node, once it is accepted or renamed if that is asked; or forget it, and show the others."""
+    """Show one node, after accepting or renaming it if asked; or forget it, and show the others."""
     name = options.name
     with store.opened(options.fleet, options.timeout) as fleet:
         known = fleet.names()
@@ -200,7 +200,7 @@ def _node(options: argparse.Namespace, do: str) -> int:
         if found is None:
             return _all(options)
         history = replace(found, standing=aged(found.standing, time.time()))
-        code = _code([history.standing], fleet.unsettled) if options.exit_code else ExitCode.OK
+        code = _exit_code([history.standing], fleet.unsettled) if options.exit_code else ExitCode.OK
         lost = [each for each in fleet.shared() if name in each.nodes]
         lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
         lines += [] if options.quiet else shown.shared_lines(lost, delivery.width())
@@ -222,12 +222,13 @@ def _page(options: argparse.Namespace) -> int:
     delivery.put(page.render(found, now_s, PAGE_DAYS, printable(str(options.fleet))), options.html)
     if not options.quiet and options.html != "-":
         print(printable_lines([f"{plural(len(nodes), 'node')} written to {options.html}"]))
-    return _code(nodes, unsettled) if options.exit_code else ExitCode.OK
+    return _exit_code(nodes, unsettled) if options.exit_code else ExitCode.OK
 
 
-def _code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[SharedLoss] = ()) -> ExitCode:
-    """Return docs/reference/exit-codes.md: 4 for what was lost or fails, 3 for what is not known, as while `unsettled`
-    numbers are left out, or what all have lost, which no node is to blame for.
+def _exit_code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[SharedLoss] = ()) -> ExitCode:
+    """Return the exit code (docs/reference/exit-codes.md): 4 for what was lost or fails, 3 for what is unknown.
+
+    Unknown also while `unsettled` numbers are left out, or for what all nodes have lost, which no node is to blame for.
     """
     states = {each.state for each in nodes}
     if states & {"failing", "degraded", "flapping"}:
@@ -236,7 +237,7 @@ def _code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[Shared
 
 
 def _parser(do: str = "") -> arguments.Parser:
-    """Return the parser of a sub-command; empty: that which shows what all have."""
+    """Return the parser of a sub-command; empty: that of the overview."""
     parser = arguments.Parser("fleet", _WORDS.get(do, _ABOUT), "" if do else _MORE)
     add = parser.add_argument
     if do:

@@ -1,4 +1,4 @@
-"""``--hosts A,B``: which hosts a command runs on. :mod:`ncclprobe.commands.over_ssh` starts it there."""
+"""``--hosts A,B``: the hosts that a command runs on. :mod:`ncclprobe.commands.over_ssh` starts it there."""
 
 import argparse
 import os
@@ -14,11 +14,11 @@ from ncclprobe.model.values import Struct
 
 _NAME = r"(?:[\w][\w.+-]{0,63}@)?[\w:][\w.:%-]{0,252}"
 STARTED = "NCCLPROBE_HOST"
-"""Set on the hosts: the --hosts of ncclprobe.toml is meant for the process that called them."""
+"""Set on the hosts: --hosts in ncclprobe.toml is meant only for the process that called them."""
 
 
 class Hosts(Struct, frozen=True):
-    """The place of a command: these hosts, with this Python; none: here."""
+    """Where a command runs: on these hosts, with this Python; without hosts: here."""
 
     names: tuple[str, ...] = ()
     python: str = ""
@@ -41,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def named(given: argparse.Namespace) -> Hosts:
-    """Return the hosts that a command line names. Raises UsageError."""
+    """Return the hosts that the command line names. Raises UsageError."""
     if STARTED in os.environ or not (given.hosts or given.hostfile):
         if given.remote_python and STARTED not in os.environ:
             raise UsageError("--remote-python is for --hosts or --hostfile, and neither is given")
@@ -68,7 +68,7 @@ def named(given: argparse.Namespace) -> Hosts:
 
 
 def _hosts_in_file(path: Path) -> list[str]:
-    """Return the hosts of a file: the first word of each line, without slots. Raises ValueError, UsageError."""
+    """Return the hosts in a file: the first word of each line, without slots. Raises ValueError, UsageError."""
     lines = (line.partition("#")[0].split() for line in files.read(path, limit=bounds.EXPECT_BYTES).splitlines())
     words = (words[0] for words in lines if words)
     return [name for word in words for name in expand(re.sub(r"(?<=[^:]):[0-9]{1,4}$", "", word))]

@@ -1,4 +1,4 @@
-"""``ncclprobe expect --judge FILE``: the machine on which a log was measured, and the verdict on its rows there."""
+"""``ncclprobe expect --judge FILE``: find the machine that a log was measured on, and judge its rows by it."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,15 +34,15 @@ from ncclprobe.report import delivery
 
 _MOST_DOMAINS = 4096
 _BOARD, _MOST_GPUS = 8, 16
-"""GPUs of a node: of nearly all, and of the largest. A list that was cut shows neither hosts nor GPUs."""
+"""GPUs per node: of nearly all nodes, and of the largest. A truncated list shows neither hosts nor GPUs."""
 _ONE_LINE = 10_000
 _ABOVE = 1 << 18
-"""So much of a text is searched for the name of a machine."""
+"""Characters of a text that are searched for the name of a machine."""
 _NAMELESS = "not judged, because this log does not name the GPUs; give --machine NAME, or a capture"
 
 
 class Wanted(Struct, frozen=True):
-    """The user's knowledge of a log: the machine, nodes, NVLink domains, NCCL_ALGO, the release; and its `text`."""
+    """What the user knows of a log: machine, nodes, NVLink domains, NCCL_ALGO, the release; and its `text`."""
 
     here: ExpectationContext
     named: bool
@@ -73,7 +73,7 @@ def judge(options: argparse.Namespace, here: ExpectationContext, algorithm: str)
 
 
 def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
-    """Return the judged rows as a report, which is drawn as that of a measurement is."""
+    """Return the judged rows as a report, drawn like that of a measurement."""
     question = diagnose.ask(diagnose.Judging(), ("expect", "--judge", path), Job())
     empty = diagnose.diagnose(replace(question, checks=(), sources=diagnose.MACHINE))
     rows = tuple(row for run in runs for row in run.rows)
@@ -92,7 +92,7 @@ def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
 
 
 def _status(runs: Sequence[JudgedRun], code: int) -> Status:
-    """Return the status of judged rows and of what their log shows: unknown if none was judged."""
+    """Return the status of the judged rows and the log's findings: unknown if nothing was judged."""
     states = {row.status for run in runs for row in run.rows}
     warned = "warn" in states or any(found.severity is Severity.WARN for run in runs for found in run.findings)
     if code == ExitCode.FAIL:
@@ -109,7 +109,7 @@ def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewher
         raise UsageError(f"{path}: holds no row to judge")
     text = "" if wanted.named else unwrapped(files.read(Path(path), limit=bounds.RUN_FILE_BYTES))[:_ABOVE]
     wanted = replace(wanted, text="" if text.lstrip().startswith("{") else text)
-    runs = _named_alike([_told(run, wanted.text) for run in found])
+    runs = _named_alike([_add_gpus_of_text(run, wanted.text) for run in found])
     judged = [judged_run(run, wanted, path, several=len(runs) > 1) for run in runs]
     if any(run.log.died or not run.rows for run in runs):
         judged[0] = replace(judged[0], findings=(*_causes(path), *judged[0].findings))
@@ -117,7 +117,7 @@ def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewher
 
 
 def _causes(path: str) -> Iterator[LogFinding]:
-    """Yield the cause that `ncclprobe explain` finds for a run that failed."""
+    """Yield the cause that `ncclprobe explain` finds for a failed run."""
     from ncclprobe.engine.explain import explain  # and what reads the logs of jobs
     from ncclprobe.host import job_files
     from ncclprobe.report import json as as_json
@@ -127,8 +127,8 @@ def _causes(path: str) -> Iterator[LogFinding]:
         yield LogFinding(cause.severity, "; ".join(filter(None, (f"the cause: {cause.message}", cause.remedy))))
 
 
-def _told(run: Run, text: str) -> Run:
-    """Return `run` with the GPUs that a sentence around it names, if it lists no device."""
+def _add_gpus_of_text(run: Run, text: str) -> Run:
+    """Complete `run` with the GPUs that a sentence around it names, if it lists no device."""
     gpu, count = assumed.gpus_in(text) if run.rows and not run.fingerprint else ("", 0)
     if not gpu:
         return run
@@ -141,14 +141,14 @@ def _told(run: Run, text: str) -> Run:
 
 
 def _named_alike(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs, those of GPUs that the driver could not name with the name in the other tables."""
+    """Name the GPUs that the driver could not name as in the other tables."""
     names = {gpu for run in runs if run.rows and (gpu := _gpus(run)[0]) not in ("", *assumed.UNNAMED)}
     unnamed = [bool(run.rows) and len(names) == 1 and _gpus(run)[0] in assumed.UNNAMED for run in runs]
-    return [_named(run, *names) if each else run for run, each in zip(runs, unnamed, strict=True)]
+    return [_rename_gpus(run, *names) if each else run for run, each in zip(runs, unnamed, strict=True)]
 
 
-def _named(run: Run, name: str) -> Run:
-    """Return `run` as one of GPUs called `name`."""
+def _rename_gpus(run: Run, name: str) -> Run:
+    """Return `run` with its GPUs called `name`."""
     assert run.fingerprint
     machine = {"gpu": f"{_gpus(run)[1] or 1} x {name}"}
     said = f"the driver called these GPUs {_gpus(run)[0]!r}: taken for {name}, which another table in this log names"
@@ -156,7 +156,7 @@ def _named(run: Run, name: str) -> Run:
 
 
 def _given(options: argparse.Namespace) -> Given:
-    """The user's knowledge of the rows. Raises UsageError for several operations."""
+    """Return what the user knows of the rows. Raises UsageError for several operations."""
     if options.op is None and not options.ranks:
         return NOT_GIVEN
     if options.op is not None and options.op not in OPS:
@@ -165,7 +165,7 @@ def _given(options: argparse.Namespace) -> Given:
 
 
 def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedRun:
-    """`run` with its verdicts. Raises UsageError."""
+    """Return `run` with its verdicts. Raises UsageError."""
     said = {**_reported(path), **run.log.settings}
     if wanted.algorithm:
         said["NCCL_ALGO"] = wanted.algorithm
@@ -175,8 +175,8 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
     if not run.rows:
         place = Setup(None, None, None, NOTHING, run.failed, not_judged="not judged")
         return JudgedRun((), place, (LogFinding(Severity.FAIL if run.failed else Severity.WARN, run.missing),))
-    run = _spread(run, wanted)
-    place, healthy = _placed(run, wanted, base, path)
+    run = _assume_full_boards(run, wanted)
+    place, healthy = _setups_of(run, wanted, base, path)
     tcp = log_findings.lost_settings(said)
     if tcp and place.system and place.system.network in ("ib", "roce", "opa"):
         place = replace(place, system=replace(place.system, network="sockets", gdr=False), machine=None)
@@ -189,7 +189,7 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
         found += log_findings.tcp_instead(run.log.network, assumed.fabric(_node(run, wanted)))
     inside = (wanted.nodes or run.rows[0].nodes) == 1  # between nodes it may be the NICs as well
     if inside and wanted.named and place.machine is None and place.system and elsewhere.refuted(rows):
-        found += _better(run, place, place.system)
+        found += _report_too_fast(run, place, place.system)
     if healthy and (named := tcp or str(settings) or "the lack of NVLS multicast" * missing):
         shapes = [elsewhere.shape_of(row, place) for row in rows]
         found += log_findings.settings_cost(rows, shapes, named, healthy)
@@ -198,8 +198,8 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
     return JudgedRun(rows, place, tuple(found), title)
 
 
-def _spread(run: Run, wanted: Wanted) -> Run:
-    """Return `run` on boards of the usual number of GPUs, if its list of devices was cut before a node's last one."""
+def _assume_full_boards(run: Run, wanted: Wanted) -> Run:
+    """Assume boards of the usual number of GPUs, if the list of devices was cut before a node's last one."""
     gpu, count = _gpus(run)
     each = assumed.board(gpu) if not count and not wanted.nodes else 0
     row = run.rows[0]
@@ -209,8 +209,8 @@ def _spread(run: Run, wanted: Wanted) -> Run:
     return replace(run, rows=rows, log=replace(run.log, guessed=True))
 
 
-def _better(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
-    """Say that the rows are faster than the described machine, and which description would fit."""
+def _report_too_fast(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
+    """Report rows that are faster than the described machine, and which description would fit."""
     usual: dict[str, dict[str, Any]] = {
         "1 socket": {"sockets": 1},
         "P2P": {"p2p": True},
@@ -231,7 +231,7 @@ def _better(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
 
 
 def changed_by(system: NodeSystem, change: Mapping[str, Any]) -> bool:
-    """Whether `change` makes another machine of `system`."""
+    """Return whether `change` makes another machine of `system`."""
     return bool(replace(system, **change) != system)
 
 
@@ -253,8 +253,8 @@ def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
     yield from log_findings.unfinished(run.log.unfinished)
 
 
-def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, Healthy | None]:
-    """What the rows of `run` are judged by, and the same machine without the settings. Raises UsageError."""
+def _setups_of(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, Healthy | None]:
+    """Return what judges the rows of `run`, and the same machine without the settings. Raises UsageError."""
     gpu, count = _gpus(run)
     if gpu and (why := assumed.foreign(gpu)) and not (wanted.named and "not an NVIDIA GPU" not in why):
         return replace(base, not_judged=why), None
@@ -266,7 +266,7 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
         found = _assume_usual_nics(run, wanted, system)
         machine = None if found else wanted.here.machine
         whole = Assumed(system, machine, "", "") if found is None else replace(found, machine=None)
-        return _finished(run, wanted, base, whole)
+        return _apply_machine(run, wanted, base, whole)
     row = run.rows[0]
     if not count and row.ranks % row.nodes == 0:
         return replace(base, not_judged="not judged: the text does not show how many GPUs a node has"), None
@@ -277,8 +277,10 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
     machine = assumed.machine_in(wanted.text)
     if machine and composed.same_gpu(gpu, machine.gpu) and count <= machine.links.gpus:
         system = machine.system()
-        return _finished(run, wanted, base, Assumed(system, machine, machine.name, f"{machine.name}, as the text says"))
-    return _finished(run, wanted, base, _first_allowed(run, wanted, base, _node(run, wanted)))
+        return _apply_machine(
+            run, wanted, base, Assumed(system, machine, machine.name, f"{machine.name}, as the text says")
+        )
+    return _apply_machine(run, wanted, base, _first_allowed(run, wanted, base, _node(run, wanted)))
 
 
 def _node(run: Run, wanted: Wanted) -> Node:
@@ -287,11 +289,11 @@ def _node(run: Run, wanted: Wanted) -> Node:
 
 
 def _first_allowed(run: Run, wanted: Wanted, base: Setup, node: Node) -> Assumed:
-    """The usual machine, unless the rows are faster than it can be: then the first that allows them."""
+    """Return the usual machine, or, if the rows are faster than it can be, the first that allows them."""
     usual = None
     for found in assumed.candidates(node):
         usual = usual or found
-        place, _ = _finished(run, wanted, base, found)
+        place, _ = _apply_machine(run, wanted, base, found)
         if not elsewhere.refuted(elsewhere.judge(run.rows, place)):
             if found is usual:
                 return found
@@ -301,8 +303,8 @@ def _first_allowed(run: Run, wanted: Wanted, base: Setup, node: Node) -> Assumed
     return usual
 
 
-def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Setup, Healthy]:
-    """`base` on the machine that was found, with the domains that the user asks for."""
+def _apply_machine(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Setup, Healthy]:
+    """Return `base` on the machine that was found, with the domains that the user asks for."""
     system, machine, words = found.system, found.machine, found.words
     nodes = wanted.nodes or run.rows[0].nodes
     if wanted.domains:
@@ -320,12 +322,12 @@ def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Se
         apart = "the nodes are in different NVLink domains: give --domains N, or set NCCL_MNNVL_ENABLE=0"
         place = replace(place, alternatives=(Alternative(replace(system, domain_gpus=system.gpus), apart),))
     if words and system.nics and nodes > 1:
-        place = replace(place, assumed="; ".join([words, *_would_pass(run, place, found)]))
+        place = replace(place, assumed="; ".join([words, *_nics_that_pass(run, place, found)]))
     return place, Healthy(system, machine, wanted.version or wanted.here.nccl or LATEST)
 
 
-def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
-    """Return the NICs that would let the largest rows pass that do not, if any would and can be as fast."""
+def _nics_that_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
+    """Yield the NICs with which the largest failing rows would pass, if any can be that fast."""
     every = elsewhere.judge(run.rows, place)
     judged = [row for row in every if row.status in ("warn", "fail")]
     least = next((each for each in (1 << 30, LARGE) if any(row.nbytes >= each for row in judged)), 0)
@@ -344,7 +346,7 @@ def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
 
 
 def _gpus(run: Run) -> tuple[str, int]:
-    """The GPUs of the first host, by name and number per node; empty and 0 if the log does not say."""
+    """Return the first host's GPUs: name and number per node; empty and 0 if the log does not say."""
     told = run.fingerprint.machine.get("gpu", "") if run.fingerprint else ""
     gpu = told.split(", ")[0].partition(" x ")[2][:80]
     row = run.rows[0]
@@ -354,7 +356,7 @@ def _gpus(run: Run) -> tuple[str, int]:
 
 
 def _assume_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:
-    """`system` with the usual NICs if nobody gave any; None: its NICs are known, or no row crosses them."""
+    """Return `system` with the usual NICs if none were given; None if its NICs are known, or no row crosses them."""
     nodes = wanted.nodes or run.rows[0].nodes
     if system.nics or nodes < 2 or composed.capability_of(system.gpu) is None:
         return None
@@ -363,7 +365,7 @@ def _assume_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed 
 
 
 def _system_of(run: Run, here: ExpectationContext, path: str) -> NodeSystem:
-    """The machine that the rows are judged by. Raises UsageError for none, and for one of other GPUs than theirs."""
+    """Return the machine that the rows are judged by. Raises UsageError for none, or one with other GPUs."""
     if isinstance(here.system, Absent):
         raise UsageError(f"--judge {path}: {here.system.why}: give --machine NAME, or a capture")
     told = run.fingerprint.machine.get("gpu", "") if run.fingerprint else ""
@@ -385,7 +387,7 @@ def _fits(gpu: str, system: NodeSystem) -> bool:
 
 
 def _reported(path: str) -> Mapping[str, str]:
-    """Return the NCCL variables that a report of ours lists as set. Raises UsageError."""
+    """Return the NCCL variables that one of our reports lists as set. Raises UsageError."""
     text = unwrapped(files.read(Path(path), limit=bounds.RUN_FILE_BYTES))
     if not text.lstrip().startswith("{") or schema_of(text, path) == "nccl-tests":
         return {}

@@ -1,6 +1,6 @@
-"""``ncclprobe mcp``: answers for an assistant, over standard input and output, by the Model Context Protocol.
+"""``ncclprobe mcp``: answer an assistant over standard input and output, by the Model Context Protocol.
 
-Nothing is measured, started or changed: tools read files below the folders that were named at the start, or text.
+Nothing is measured, started or changed: tools read text, or files below the folders that were named at the start.
 """
 
 import functools
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ncclprobe.model.report import Report
 
 MOST_TEXT, MOST_ANSWER, MOST_BYTES = 2 << 20, 40_000, 256 << 20
-"""Characters of a text that is pasted, and of an answer; bytes of a file."""
+"""Characters of pasted text, and of an answer; bytes of a file."""
 _TIMEOUT_S = 120.0
 INSTRUCTIONS = """\
 Give `explain` the whole log of a job: it names the cause and the line that shows it. Give `doctor` captures, or output
@@ -35,7 +35,7 @@ of nvidia-smi, ibstat or env. Ask `lookup` before you recommend a variable. What
 
 
 class Reader:
-    """What tools may read, and how their answers are written. `folders`: paths below them only; none: no paths."""
+    """What tools may read, and how answers are written. `folders`: paths below them only; none: no paths."""
 
     def __init__(self, folders: Sequence[Path], *, redact: bool) -> None:
         from ncclprobe.redact.redactor import Redactor, random_key
@@ -56,10 +56,10 @@ class Reader:
         from ncclprobe.host import job_files
         from ncclprobe.report import json
 
-        with self._given(text, paths) as (folder, given):
+        with self._copy_inputs(text, paths) as (folder, given):
             files = job_files.named(list(map(str, given)))
             question = _question("mcp.explain", diagnose.LEFT, gates=False)
-            return self._shown(within(question, _TIMEOUT_S, lambda: explain(question, files, json.read)), folder)
+            return self._report_text(within(question, _TIMEOUT_S, lambda: explain(question, files, json.read)), folder)
 
     def doctor(self, text: str = "", paths: Sequence[str] = (), backend: str = "nccl") -> str:
         """Judge whether machines are fit for NCCL, from captures of them or from output of commands.
@@ -77,10 +77,10 @@ class Reader:
         if backend not in ("nccl", "gloo"):
             raise UsageError("backend is nccl or gloo")
         collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
-        with self._given(text, paths) as (folder, given):
+        with self._copy_inputs(text, paths) as (folder, given):
             question = _question("mcp.doctor", diagnose.MACHINE, backend)
             report = within(question, _TIMEOUT_S, lambda: judge_captures(question, collectors, given))
-            return self._shown(report, folder)
+            return self._report_text(report, folder)
 
     def expect(
         self,
@@ -124,7 +124,7 @@ class Reader:
         from ncclprobe.model.snapshot import Absent
 
         here = machine_of(machine, None) if machine else ExpectationContext(Absent("no machine is named"))
-        with self._given(text, [path] if path else []) as (_, (file,)):
+        with self._copy_inputs(text, [path] if path else []) as (_, (file,)):
             wanted = Wanted(here, bool(machine), nodes or None)
             return self._text(elsewhere.as_text(judged_file(str(file), wanted).runs, [path or "the text"]))
 
@@ -139,8 +139,8 @@ class Reader:
         return self._text("\n".join(entry(name[:200].strip(), "check, cause or variable")))
 
     @contextmanager
-    def _given(self, text: str, paths: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
-        """Yield a folder of copies, and those to read: of the named files, or of `text`. Errors name no folder."""
+    def _copy_inputs(self, text: str, paths: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
+        """Yield a folder of copies, and the ones to read: of the named files, or of `text`. Errors name no folder."""
         if bool(text.strip()) == bool(paths):
             raise UsageError("give text or paths, one of them")
         if len(text) > MOST_TEXT or len(paths) > 256:
@@ -150,12 +150,12 @@ class Reader:
             file.write_text(text, encoding="utf-8", errors="backslashreplace")
             copies = [copy for path in paths for copy in self._copies(path, folder)]
             try:
-                yield folder, list(map(_whole, copies or [file]))
+                yield folder, list(map(_refuse_references, copies or [file]))
             except NcclprobeError as error:
                 raise UsageError(str(error).replace(f"{folder}/", "")) from error
 
     def _copies(self, path: str, to: str) -> list[Path]:
-        """Return copies of the files that `path` names below one of the folders. Raises UsageError."""
+        """Copy the files that `path` names below one of the folders; return the copies. Raises UsageError."""
         from ncclprobe.host import job_files
 
         for folder in self.folders:
@@ -169,8 +169,8 @@ class Reader:
             f"{path[:200]}: no such file of at most 256 MiB below the folders that may be read ({named}); or give text"
         )
 
-    def _shown(self, report: "Report", folder: str) -> str:
-        """Return the report as text, with files named as they were asked for, not as their copies in `folder`."""
+    def _report_text(self, report: "Report", folder: str) -> str:
+        """Return the report as text, with the requested file names instead of those of the copies in `folder`."""
         from ncclprobe.report import causes, json
         from ncclprobe.report import text as as_text
 
@@ -182,7 +182,7 @@ class Reader:
         return _cut(self.redactor.text(text) if self.redactor else text)
 
 
-def _whole(path: Path) -> Path:
+def _refuse_references(path: Path) -> Path:
     """Return `path`. Raises UsageError for a capture with rows of another file, which could be outside the folders."""
     from ncclprobe.host.capture import is_overlay
 
@@ -196,7 +196,7 @@ def _cut(text: str) -> str:
 
 
 def _question(name: str, sources: "frozenset[Source]", backend: str = "nccl", *, gates: bool = True) -> "Question":
-    """Return a question that is asked now, whenever this process began."""
+    """Return a question asked now, whenever this process began."""
     from ncclprobe.engine import diagnose
     from ncclprobe.engine.suppressions import NO_FILE
     from ncclprobe.model.snapshot import Job
@@ -207,7 +207,7 @@ def _question(name: str, sources: "frozenset[Source]", backend: str = "nccl", *,
 
 
 def server(reader: Reader) -> "MCPServer":
-    """Return the server of `reader`'s tools. Raises UsageError without the package of the protocol."""
+    """Return the server of `reader`'s tools. Raises UsageError without the protocol's package."""
     try:
         from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError

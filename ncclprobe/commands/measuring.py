@@ -1,7 +1,8 @@
 """What the measuring commands share: parts of their parsers, and how ranks are started, joined and reported on.
 
-Each command parses its own options, so that argparse refuses what does not apply. Usage is settled before torch is
-imported; rank 0 alone speaks.
+Each command parses its own options, so that argparse refuses what does not apply. Usage errors are raised before torch
+is
+imported; only rank 0 prints.
 """
 
 import argparse
@@ -40,11 +41,11 @@ _RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
 _BY_HAND = "environment"
 _WSL = "/dev/dxg"
-"""On Windows, which lends its GPU to Linux, there is no /dev/nvidia0."""
+"""Windows lends its GPU to Linux through this device; there is no /dev/nvidia0."""
 
 
 def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
-    """Return a measuring command's parser with the options that all of them have but the limits of time."""
+    """Return a measuring command's parser with the common options, except for time limits."""
     found = arguments.Parser(command, about, more)
     add = found.add_argument
     add("--backend", choices=("nccl", "gloo"),
@@ -54,7 +55,7 @@ def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
 
 
 def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
-    """Add the limits of time of a command that has no others."""
+    """Add the time limits of a command that has no others."""
     add = partial(parser.add_argument, type=arguments.positive, metavar="SECONDS")
     add("--timeout", dest="timeout_s", default=timeout_s,
         help="End the whole run, with its report and the import of torch, after this many seconds (default: "
@@ -65,7 +66,7 @@ def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
 
 
 def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
-    """Add the options for the numbers to judge by: whether a verdict is required, and with `files` the files."""
+    """Add the options for judging: whether a verdict is required, and, with `files`, the files to judge by."""
     add = parser.add_argument_group("judging").add_argument
     if files:
         add("--expect", metavar="FILE", help="Judge by the numbers in FILE: TOML, or an earlier JSON report.")
@@ -87,7 +88,7 @@ def reporting(parser: argparse.ArgumentParser) -> None:
 
 
 def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
-    """Return the options of `command`: those in `given` by their names, and its `own`."""
+    """Return the options of `command`: the fields of `given`, by name, and its `own`."""
     ours = {**own, "judging": arguments.judging(given), "output": arguments.output(given)}
     if "hosts" in given:
         where = hosts.named(given)
@@ -98,7 +99,7 @@ def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tup
 
 
 def bytes_of(option: str, text: str) -> int:
-    """Return the bytes of a size. Raises UsageError."""
+    """Parse a size in bytes. Raises UsageError."""
     if len(text) > _MOST_CHARACTERS:
         raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is not a size; write it as in 64M")
     return parse_size(text)
@@ -109,10 +110,10 @@ def main(
     parse: Callable[[Sequence[str]], Options],
     alone: Callable[[Options, Question, Launch], int] | None = None,
 ) -> int:
-    """Measure what `parse` makes of `argv`, or start ranks that do; returns the exit code.
+    """Measure what `parse` makes of `argv`, or start ranks that do; return the exit code.
 
-    `alone`: what a process without a launcher does, if the command does not leave that to :func:`_start_local_ranks`.
-    Raises UsageError, on rank 0 only.
+    `alone`: what a process without a launcher does instead of :func:`_start_local_ranks`. Raises UsageError, on rank 0
+    only.
     """
     launch = detect(os.environ)
     try:
@@ -149,7 +150,7 @@ def main(
 
 
 def _start_on_hosts(options: Options, question: Question) -> int:
-    """Start a rank for each GPU of each host, or --nproc ranks on each. Raises UsageError."""
+    """Start a rank per GPU of each host, or --nproc ranks on each. Raises UsageError."""
 
     def ranks(gpus: int) -> int:
         return options.nproc or (gpus if options.backend != "gloo" else 0) or 1
@@ -162,9 +163,9 @@ def _start_on_hosts(options: Options, question: Question) -> int:
 
 
 def _keep_stdout() -> None:
-    """Leave standard output to the report: what libraries write to descriptor 1, as NCCL does, goes to the other one.
+    """Reserve standard output for the report: redirect what libraries such as NCCL write to descriptor 1 to stderr.
 
-    So on each rank, for all share it.
+    On each rank, because all share it.
     """
     with contextlib.suppress(OSError):  # one of them is closed: what is written there is lost anyhow
         own = os.dup(1)
@@ -173,7 +174,7 @@ def _keep_stdout() -> None:
 
 
 def readable(baseline: str | None) -> None:
-    """Refuse a --baseline that cannot be read, before any rank is started. Raises UsageError."""
+    """Refuse an unreadable --baseline, before any rank is started. Raises UsageError."""
     if baseline is not None:
         from ncclprobe.expect.baselines import load
 
@@ -181,7 +182,7 @@ def readable(baseline: str | None) -> None:
 
 
 def _start_nproc_ranks(options: Options, question: Question, launch: Launch) -> int:
-    """Start as many ranks as --nproc asks for. Raises UsageError."""
+    """Start --nproc ranks. Raises UsageError."""
     count = options.nproc or 1
     return (
         _start_local_ranks(options, question, launch) if count == 1 else start_ranks(options, question, launch, count)
@@ -191,9 +192,9 @@ def _start_nproc_ranks(options: Options, question: Question, launch: Launch) -> 
 def start_ranks(
     options: Options, question: Question, launch: Launch, count: int, refused: Callable[[str], int] | None = None
 ) -> int:
-    """Start `count` ranks of our own; `refused`: as of :func:`session.ranks.launch.launch`.
+    """Start `count` ranks; `refused`: as in :func:`session.ranks.launch.launch`.
 
-    Raises UsageError if a launcher has started several, or it cannot be done.
+    Raises UsageError if a launcher has started several, or ranks cannot be started.
     """
     if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
         raise UsageError(f"--nproc starts the ranks itself, but {launch.kind} has started this one; leave --nproc out")
@@ -216,12 +217,12 @@ def start_ranks(
 
 
 def may_have_gpus(here: Devices) -> bool:
-    """Return whether a GPU may be found here once torch is asked."""
+    """Return whether torch may find a GPU here."""
     return bool(here.nodes) or Path(_WSL).exists()
 
 
 def _refuse_early(options: Options, ranks: int, host: Host, backend: Backend) -> None:
-    """Refuse what is known to fail once every rank has imported torch. Raises UsageError."""
+    """Refuse what would fail once every rank has imported torch. Raises UsageError."""
     if options.training and options.training.grid:
         training.fit(options.training.grid, ranks)
     if options.backend == "nccl" and not may_have_gpus(devices(host)):
@@ -260,11 +261,11 @@ def _start_local_ranks(options: Options, question: Question, launch: Launch) -> 
         return start_ranks(options, question, launch, gpus)
     if options.what == ("copies",):
         return start_ranks(options, question, launch, 1)
-    raise UsageError(f"one rank has nothing to measure; {_how_to_be_more(options, backend, gpus)}")
+    raise UsageError(f"one rank has nothing to measure; {_how_to_start_more(options, backend, gpus)}")
 
 
-def _how_to_be_more(options: Options, backend: Backend, gpus: int) -> str:
-    """Return what to type instead, on a node with so many GPUs."""
+def _how_to_start_more(options: Options, backend: Backend, gpus: int) -> str:
+    """Return what to type instead, on a node with `gpus` GPUs."""
     command, grid = options.command, options.training.grid if options.training else None
     if backend == "gloo":
         typed = [*options.argv, *([] if options.backend else ("--backend", "gloo"))]
@@ -280,7 +281,7 @@ def _how_to_be_more(options: Options, backend: Backend, gpus: int) -> str:
 
 
 def this_host() -> Host:
-    """Return this machine, to be asked for single facts."""
+    """Return this machine, for single facts."""
     from ncclprobe.host.live import LiveHost
     from ncclprobe.nccl.parameters import looks_like_ours, table
 

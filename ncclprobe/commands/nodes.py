@@ -1,4 +1,4 @@
-"""How a command that looks at nodes finds the others of its job and tries rails with them: options, and the meeting."""
+"""Options and meeting of a command that inspects all nodes of its job and tests rails between them."""
 
 import argparse
 import os
@@ -65,8 +65,9 @@ def meet(
 ) -> int:
     """Gather all nodes of the job, judge them and deliver the report; return this process's exit code.
 
-    `given`: the options about this node, as samples. `words`: the command and those of its options that
-    every node must get. `waiting` shows the current work. Raises UsageError.
+    `given`: options about this node, as samples. `words`: the command and those of its options that every node must
+    get.
+    `waiting` shows the current work. Raises UsageError.
     """
     from ncclprobe.cluster.gather import NodePlace, Times, assemble  # imports that a look at one node does without
     from ncclprobe.engine.captures import arrival_workers
@@ -77,7 +78,7 @@ def meet(
     lost, made = list[bool](), list[Report]()
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str], notes: Sequence[str]) -> Report:
-        report = diagnose.diagnose(question, snapshots, missing=missing, notes=(*notes, *_shorter(options)))
+        report = diagnose.diagnose(question, snapshots, missing=missing, notes=(*notes, *_note_short_wait(options)))
         if waiting:
             waiting.end()
         lost.append(delivery.deliver(report, arguments.output(options)) != report.exit_code)
@@ -105,7 +106,7 @@ def meet(
 
 
 def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) -> "Token":
-    """Return by what the nodes know each other; of one made here, print what to type on the others."""
+    """Return the token that the nodes prove to each other; print what to type on the others if it was made here."""
     from ncclprobe.cluster.rendezvous.token import find_token
 
     token = find_token(os.environ, launch, trust=options.trust_network)
@@ -125,13 +126,13 @@ def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) ->
 
 
 def has_peers(launch: Launch, options: argparse.Namespace) -> bool:
-    """Return whether there are other ranks or nodes. A launch that contradicts itself is judged by itself."""
+    """Return whether there are other ranks or nodes. A contradictory launch is judged by itself."""
     several = launch.several_nodes or (launch.local_world_size or 1) > 1
     return several and not options.local and not any(not problem.harmless for problem in launch.problems)
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of --keep. Raises UsageError, before anything is looked at."""
+    """Make the folder of --keep, before anything is inspected. Raises UsageError."""
     try:
         files.make_folder(folder, 0o700)
     except OSError as error:
@@ -149,7 +150,7 @@ def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
 
 
 def named(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
-    """Return the hosts of --hosts; None: there are none. Raises UsageError for options that exclude them."""
+    """Return the hosts of --hosts; None if not given. Raises UsageError for options that exclude them."""
     found = hosts.named(options)
     if not found.names:
         return None
@@ -162,7 +163,7 @@ def named(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
 
 
 def over_ssh(where: hosts.Hosts, options: argparse.Namespace, line: Sequence[str], question: diagnose.Question) -> int:
-    """Run the command `line` on the hosts, a process on each; return the exit code. Raises UsageError."""
+    """Run the command `line` on the hosts, one process each; return the exit code. Raises UsageError."""
     from ncclprobe.commands import over_ssh  # imports that a look at one node does without
 
     asked = over_ssh.Started(where, line, options.timeout, arguments.output(options), options.keep)
@@ -170,7 +171,7 @@ def over_ssh(where: hosts.Hosts, options: argparse.Namespace, line: Sequence[str
 
 
 def below(limit: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from 1 up to `limit`, which is too many, for argparse."""
+    """Return an argparse type for integers from 1 to below `limit`."""
 
     def number(text: str) -> int:
         value = arguments.count(text)
@@ -181,8 +182,8 @@ def below(limit: int) -> Callable[[str], int]:
     return number
 
 
-def _shorter(options: argparse.Namespace) -> list[str]:
-    """Return that --wait was longer than --timeout lets it be, if so."""
+def _note_short_wait(options: argparse.Namespace) -> list[str]:
+    """Return a note if --wait is cut by --timeout."""
     most_s = bounds.MEETING_SHARE * options.timeout
     if not options.wait or options.wait <= most_s:
         return []
@@ -191,7 +192,7 @@ def _shorter(options: argparse.Namespace) -> list[str]:
 
 
 def _host(text: str) -> str:
-    """Return a name or an address, for argparse."""
+    """Parse a host name or address, for argparse."""
     if text.startswith("[") and text.endswith("]"):
         raise argparse.ArgumentTypeError(f"{text}: give an IPv6 address without brackets")
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):

@@ -1,4 +1,4 @@
-"""What a command line would destroy: it is refused before the command starts.
+"""Refuse a command line that would destroy a file, before the command starts.
 
 ``explain rank0.log --json rank1.log`` names a log in a report's place.
 """
@@ -22,7 +22,7 @@ _Identity = tuple[int, int]
 
 
 def refused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
-    """Return `options`, unless a file would be destroyed by them: raises UsageError."""
+    """Return `options`. Raises UsageError if they would destroy a file."""
     # Two options that write the same file, whatever the paths to it: the later would replace the earlier.
     seen: dict[str | _Identity, str] = {}
     for dest, path in _outputs(options):
@@ -40,7 +40,7 @@ def refused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> arg
 
 
 def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse to write over a file that is no earlier run's, or that this command reads. Raises UsageError."""
+    """Refuse to overwrite a file that is not an earlier run's, or that this command reads. Raises UsageError."""
     written = ((dest, path) for dest, path in _outputs(options) if str(path) != "-")
     there = [(dest, path) for dest, path in written if (found := _found(path)) and found.st_size]
     if not there:
@@ -58,7 +58,7 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 
 def _outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Yield the files that will be written, as far as their names are known, each with its option."""
+    """Yield the options and the files that they will write, if their names are known."""
     for dest in _WRITTEN:
         value = getattr(options, dest, None)
         if dest == "nodes_out" and value:
@@ -70,7 +70,7 @@ def _outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
 
 
 class _Inputs:
-    """The files that a command line names to be read, whatever the paths to them; a folder is read with all in it."""
+    """The files that the command line reads, by any path; a folder counts with all in it."""
 
     def __init__(self, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         self._files: set[_Identity] = set()

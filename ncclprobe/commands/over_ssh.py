@@ -1,6 +1,6 @@
-"""The orders for each host of ``--hosts``, and one report of their findings.
+"""Orders for each host of ``--hosts``, and one report of their findings.
 
-The first host that answers is node 0. Its report comes back, with ssh's messages about the hosts that take no part.
+The first host that answers is node 0. Its report comes back, with ssh's messages about hosts that take no part.
 """
 
 import os
@@ -39,13 +39,13 @@ _VALUES = ("--hosts", "--hostfile", "--remote-python", "--nodes-out", "--keep", 
 _FLAGS = {"-q", "--quiet", "-v", "--verbose", "--no-color", "--redact"}
 _LOCAL = {*_VALUES, *_FLAGS, *(f"--{name}" for name in FORMATS)}
 _FILES, _PATHS = {"--config", "--expect", "--baseline"}, {"--path"}
-"""Options of this side, and those whose file or path is passed on."""
+"""Options for this side only, and options whose file or path is passed on."""
 
 
 class Started(Struct, frozen=True):
-    """What the hosts are to do: the command line `argv`, within `timeout_s`; `keep`: a folder for their captures.
+    """What the hosts run: the command line `argv`, within `timeout_s`; `keep`: a folder for their captures.
 
-    `ranks`: None: one process for each host; otherwise that many ranks for a host with so many GPUs.
+    `ranks` None: one process per host; otherwise that many ranks for a host with so many GPUs.
     """
 
     hosts: Hosts
@@ -59,7 +59,9 @@ class Started(Struct, frozen=True):
 def run(asked: Started, question: Question) -> int:
     """Run the command on the hosts, deliver their report, and return its exit code. Raises UsageError."""
     words, texts = _words(asked.argv)
-    present, failed = _called(asked, question, lambda present, left_s: _orders(asked, present, words, left_s, texts))
+    present, failed = _run_orders(
+        asked, question, lambda present, left_s: _orders(asked, present, words, left_s, texts)
+    )
     first = present[0] if present else None
     report = _report(question, first, failed)
     report = add_hosts(report, question, StartedHosts(len(asked.hosts.names), tuple(failed)))
@@ -69,24 +71,24 @@ def run(asked: Started, question: Question) -> int:
 
 
 def look(asked: Started, question: Question) -> tuple[dict[str, str], StartedHosts]:
-    """Return the captures that the command keeps on each host, by file name, and which hosts took no part."""
+    """Return the captures that each host keeps, by file name, and which hosts took no part."""
     words, texts = _words(asked.argv)
 
     def orders(present: Sequence[Call], left_s: float) -> list[Order]:
         line = (*words, "--timeout", f"{left_s:g}")
         return [Order(line, ({STARTED: "1"},), texts, keep=True) for _ in present]
 
-    present, failed = _called(asked, question, orders)
+    present, failed = _run_orders(asked, question, orders)
     kept = {f"{call.host}-{name}": text for call in present if call.outcome for name, text in call.outcome.kept.items()}
     if left := sum(call.outcome.left for call in present if call.outcome):
         delivery.complain(f"--hosts: {left} captures are left out: together they are too large")
     return kept, StartedHosts(len(asked.hosts.names), tuple(failed))
 
 
-def _called(
+def _run_orders(
     asked: Started, question: Question, orders: Callable[[Sequence[Call], float], Sequence[Order]]
 ) -> tuple[list[Call], list[HostFailure]]:
-    """Return the hosts that answered, once each has done its `orders` or failed, and those that failed."""
+    """Run `orders` on the hosts; return the hosts that answered, and those that failed."""
     total, quiet = len(asked.hosts.names), asked.output.quiet
     with (
         Waiting(f"calling {total} hosts", wanted=not quiet) as waiting,
@@ -116,7 +118,7 @@ def keep(folder: Path, kept: Mapping[str, str], left: int) -> None:
 
 
 def _words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words of `argv` that the hosts are given, and the texts of the files that they name."""
+    """Return the words of `argv` for the hosts, and the contents of the files that they name."""
     words, texts = list[str](), dict[str, str]()
     rest = iter(argv)
     for word in rest:
@@ -136,7 +138,7 @@ def _words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def _orders(
     asked: Started, present: Sequence[Call], words: Sequence[str], left_s: float, extra: Mapping[str, str]
 ) -> list[Order]:
-    """Return what each of the hosts is to start. They meet at the first."""
+    """Return what each host starts. They meet at the first."""
     hello = present[0].hello if present else None
     port, address = (hello.port, hello.address) if hello else (0, "")
     address = address or (present[0].host.rpartition("@")[2] if present else "")
@@ -166,7 +168,7 @@ def _ranks(counts: Sequence[int], number: int, job: Mapping[str, str]) -> list[d
 
 
 def _report(question: Question, first: Call | None, failed: list[HostFailure]) -> Report:
-    """Return the report of the first host; an empty one if there is none, with the reason in `failed`."""
+    """Return the first host's report; an empty one without such a host, with the reason in `failed`."""
     if first and first.outcome:
         try:
             report = as_json.parse(first.outcome.report, first.host)

@@ -16,12 +16,12 @@ retested with other partners before it is named. SIZE is in bytes, or a number w
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    """Measure, or start ranks that do; return the exit code. Raises UsageError, on rank 0 only."""
     return measuring.main(argv, parse)
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Return the options in `argv`. Raises UsageError."""
+    """Parse `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
     begin = bytes_of("-b", given.begin)
     largest = bytes_of("-e", given.end) if given.end else None

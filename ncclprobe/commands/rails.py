@@ -1,4 +1,4 @@
-"""``ncclprobe rails``: do the RDMA ports of all nodes reach each other, with the very choices that NCCL makes?"""
+"""``ncclprobe rails``: do the RDMA ports of all nodes reach each other, with exactly NCCL's choices?"""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ used.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Meet the other nodes, try rails, judge, report; returns the exit code. Raises UsageError."""
+    """Meet the other nodes, test rails, judge, report; return the exit code. Raises UsageError."""
     options = _parser().parse_args(argv)
     options.select = options.select or list(_SELECT)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _wanted(options: argparse.Namespace) -> RailsWanted:
-    """Return what is to be tried of rails, with the verbs library in children, and this machine's counters."""
+    """Return the requested rail tests, with the verbs library in children, and this machine's counters."""
     budget = Budget(at_once=bounds.HOST_NAMES) if options.full_bisection else Budget()
     return RailsWanted(run_rail, LiveHost((), lambda _name: False), budget, options.force)
 

@@ -1,4 +1,4 @@
-"""``ncclprobe report FILE…``: render saved reports again, in turn; exits with the highest of their codes."""
+"""``ncclprobe report FILE…``: render saved reports again, in turn; exit with the highest of their codes."""
 
 import argparse
 import json

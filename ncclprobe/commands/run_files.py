@@ -1,4 +1,4 @@
-"""Runs in files that users name: our own reports, and what nccl-tests wrote."""
+"""Runs in files that users name: our own reports, and nccl-tests' output."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def whole_runs(path: str) -> tuple[Run, ...]:
 
 
 def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
-    """Return the runs in a report of ours, or in JSON or text of nccl-tests, with the user's `given` knowledge.
+    """Return the runs in one of our reports, or in nccl-tests' JSON or text, completed by what the user has `given`.
 
     Raises UsageError.
     """
@@ -39,7 +39,7 @@ def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
 
 
 def schema_of(text: str, path: str) -> str:
-    """Return which JSON this is: its schema, or ``nccl-tests``; empty: neither. Raises UsageError."""
+    """Return the schema of JSON text, or ``nccl-tests``; empty if it is not JSON of either. Raises UsageError."""
     import msgspec
 
     class Head(msgspec.Struct):
@@ -56,12 +56,12 @@ def schema_of(text: str, path: str) -> str:
 
 
 def printable_lines(lines: Sequence[str]) -> str:
-    """Return `lines` with whatever a file may have smuggled into them escaped."""
+    """Escape whatever a file may have smuggled into `lines`."""
     return "\n".join(map(printable, lines))
 
 
 def expected_bands(path: str | None, tolerance: float = bands.TOLERANCE) -> tuple[Band, ...]:
-    """Return what the file at `path` expects: an earlier report if it is JSON, otherwise TOML. Raises UsageError."""
+    """Return the bands in the file at `path`: an earlier report if it is JSON, otherwise TOML. Raises UsageError."""
     if path is None:
         return ()
     text = files.read(Path(path), limit=bounds.EXPECT_BYTES)

@@ -29,7 +29,7 @@ NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print every matrix, and what looks wrong in it. Raises UsageError for a refused text, naming the cause."""
+    """Print every matrix, and what looks wrong in it. Raises UsageError for a refused text, with the cause."""
     options = _parser().parse_args(argv)
     text = _saved(options.file) if options.file else _printed_here()
     source = str(options.file or "nvidia-smi topo -m")
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         arguments.write_json(options, "topology", {**told, "status": status, "exit_code": int(code)})
     if options.json != "-":
         print("\n\n".join("\n".join(_shown(matrix)) for matrix in matrices))
-        print("\n" + "\n".join(_wrong(verdicts, several=len(matrices) > 1)))
+        print("\n" + "\n".join(_finding_lines(verdicts, several=len(matrices) > 1)))
         print(f"\n{status.value.upper()}  (exit {int(code)})")
     return code
 
@@ -95,7 +95,9 @@ def _shown(matrix: Matrix) -> Iterator[str]:
     yield f"{matrix.kind}: {plural(len(matrix.gpus), 'GPU')}, {plural(len(matrix.nics), 'NIC')}"
     names = (*matrix.gpus, *matrix.nics)
     rows = [[name, *(matrix.links[name].get(other, "-") for other in names)] for name in names if name in matrix.links]
-    yield "\n\n".join(_aligned([[row[0], *row[part]] for row in [["", *names], *rows]]) for part in _parts(names))
+    yield "\n\n".join(
+        _aligned([[row[0], *row[part]] for row in [["", *names], *rows]]) for part in _column_ranges(names)
+    )
     if matrix.kind != "p2p":
         affinities = zip(matrix.gpus, matrix.cpu_affinity, matrix.numa_affinity, matrix.gpu_numa_id, strict=True)
         known = [[gpu, *("-" if value is None else value for value in values)] for gpu, *values in affinities]
@@ -107,8 +109,8 @@ def _shown(matrix: Matrix) -> Iterator[str]:
     yield from (f"incomplete: {printable(what)}" for what in matrix.incomplete)
 
 
-def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
-    """Yield the findings of the checks, their remedies, and the unknowns."""
+def _finding_lines(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
+    """Yield the checks' findings with their remedies, and the unknowns."""
     told: dict[str, None] = {}
     yield from wrap("what looks wrong ", f"(assumed: {ASSUMED}):", delivery.width())
     for verdict in verdicts:
@@ -130,14 +132,14 @@ def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
 
 
 def nearest(matrix: Matrix, gpu: str) -> str:
-    """Return the NICs that are nearest to a GPU, with the path to them; empty without NICs or without the GPU's row."""
+    """Return the NICs nearest to a GPU, with the path to them; empty without NICs or without the GPU's row."""
     near = {nic: link for nic, link in matrix.links.get(gpu, {}).items() if nic in matrix.nics}
     best = next((link for link in NEAREST_FIRST if link in near.values()), "")
     return best and f"{best}: {' '.join(nic for nic, link in near.items() if link == best)}"
 
 
-def _parts(names: Sequence[str]) -> Iterator[slice]:
-    """Yield the columns of each part of a matrix that is wider than the terminal; 0 is the column of names."""
+def _column_ranges(names: Sequence[str]) -> Iterator[slice]:
+    """Yield the columns of each part of a matrix that is wider than the terminal; column 0 holds the names."""
     room, first = delivery.width() - max(map(len, names), default=0), 1
     wide = [max(len(name), _CELL) + 2 for name in names]
     for last in range(1, len(wide) + 1):
@@ -155,18 +157,18 @@ _OF_PEERS = ("gpu.p2p",)
 
 
 def judged(matrices: Sequence[Matrix], source: str) -> tuple[Verdict, ...]:
-    """Return the verdicts on each matrix, whose number is their node. `source` is what was read."""
+    """Return the verdicts on each matrix, whose number is its node. `source` is what was read."""
     known = {check.key: check for check in every_check(MACHINE)}
     found: list[Verdict] = []
-    for number, (matrix, peers) in enumerate(_paired(matrices), start=1):
+    for number, (matrix, peers) in enumerate(_with_p2p_tables(matrices), start=1):
         keys = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
         snapshot = Snapshot(str(number), facts_of(matrix, peers))
         found += judge([snapshot], [known[each] for each in keys], Job())
     return tuple(_limit_to_text(source, verdict) for verdict in found)
 
 
-def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]]:
-    """Yield each matrix, with the table of peer-to-peer status right behind it, if that is of the same GPUs."""
+def _with_p2p_tables(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]]:
+    """Yield each matrix with the peer-to-peer status table after it, if that is of the same GPUs."""
     waiting: Matrix | None = None
     for matrix in matrices:
         if waiting and matrix.kind == "p2p" and matrix.gpus == waiting.gpus:
@@ -181,6 +183,6 @@ def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]
 
 
 def _limit_to_text(source: str, verdict: Verdict) -> Verdict:
-    """The findings rest only on the text, and not on the files that a check would read on a machine."""
+    """Rest findings on the text alone, not on the files that a check would read on a machine."""
     findings = tuple(replace(finding, evidence=(Evidence(source),)) for finding in verdict.findings)
     return replace(verdict, findings=findings)

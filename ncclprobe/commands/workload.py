@@ -18,16 +18,16 @@ Replay the collectives of one training step with simulated compute, with and wit
 communicators of a hybrid-parallel job. SIZE is in bytes, or a number with a binary K, M or G."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _MOST_LAYERS, _MOST_MICRO_BATCHES = 1000, 1000
-"""Limit of a replay: more calls would take too long for one step."""
+"""Limits of a replay: more calls would take too long for one step."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    """Measure, or start ranks that do; return the exit code. Raises UsageError, on rank 0 only."""
     return measuring.main(argv, parse)
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Return the options in `argv`. Raises UsageError for what no replay could be made of."""
+    """Parse `argv`. Raises UsageError for options that make no replay."""
     given = _parser().parse_args(argv)
     known("--dtype", "data type", given.dtype, DTYPES)
     nbytes = bytes_of("-e", given.end)
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _training(given: argparse.Namespace) -> Training:
-    """Return what `given` asks for. Raises UsageError for what no replay could be made of."""
+    """Return the requested training. Raises UsageError for options that make no replay."""
     if given.layers > _MOST_LAYERS or given.micro_batches > _MOST_MICRO_BATCHES:
         raise UsageError(
             f"--layers {given.layers} --micro-batches {given.micro_batches}: at most {_MOST_LAYERS} and "
@@ -82,7 +82,7 @@ def _strategies(text: str) -> tuple[Strategy, ...]:
 
 
 def _count(text: str) -> int:
-    """Return a number of parameters, with a decimal suffix, for argparse."""
+    """Parse a number of parameters, with a decimal suffix, for argparse."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMBGT]?)", text, re.ASCII)
     number = round(float(found[1]) * _DECIMAL[found[2]]) if found else 0
     if not 0 < number <= 10**15:

@@ -62,8 +62,8 @@ def test_a_watch_leaves_the_ranks_alone_for_a_second_however_long_it_looked(monk
         now[0] += 1.5
         return next(reports)
 
-    monkeypatch.setattr(attach, "_looked", looked)
+    monkeypatch.setattr(attach, "_examine", looked)
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: slept.append(round(seconds, 3)))
     monkeypatch.setattr(attach, "time", clock)
-    attach._watched(Namespace(watch=1.0, quiet=True), cast(Question, None), 200.0)
+    attach._watch(Namespace(watch=1.0, quiet=True), cast(Question, None), 200.0)
     assert slept == [1.0, 1.0]
