@@ -1,5 +1,6 @@
 """What a tool states of a fault in pasted text is reported under the check that asks for it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,32 @@ RATES = "".join(f"Settings for rdma{n}:\n\tSpeed: {{{n}}}00000Mb/s\n\tLink detec
 COUNTERS = "GPU 0: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: Replay Errors: 0\n\t Link 1: CRC Errors: {}\n"
 PORT = "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tactive_mtu:\t{} (3)\n\t\t\tlink_layer:\tEthernet\n"
 MANAGER = "# {}\n$ systemctl is-active nvidia-persistenced nvidia-fabricmanager\nactive\n{}\nexport NCCL_DEBUG=INFO\n"
+LISTED = "".join(f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-000000{n})\n" for n in range(8))
+LINKS = "".join(f"{line}\n\t Link 0: 26.562 GB/s\n\t Link 1: {{{n}}}\n" for n, line in enumerate(LISTED.splitlines()))
+SBATCH = "#SBATCH --nodes={}\n#SBATCH --cpus-per-task={}\nsrun torchrun --nnodes=2 {} t.py\nexport NCCL_DEBUG=INFO\n"
+CSV = "index, name, remapped_rows.failure\n" + "".join(f"{n}, NVIDIA H200, {{{n}}}\n" for n in range(2))
+NICS = "# p5en.48xlarge\n$ ls /sys/class/infiniband{}\n" + "".join(f"rdmap{n}s0\n" for n in range(15))
+UNIT = "# DGX H100\n[Service]\nLimitMEMLOCK={}\nexport NCCL_DEBUG=INFO\n"
+RUN = "# DGX A100\nexport NCCL_DEBUG=INFO\napptainer exec {} t.sif torchrun t.py\n"
 SAYS = {
+    "a GPU that a list lacks": (
+        "# p5.48xlarge\n" + LISTED.partition("GPU 7")[0],
+        "FAIL gpu.count GPUs the text shows 7, and a p5.48xlarge has 8",
+    ),
+    "a link that is down beside a list": (
+        f"{LISTED}$ nvidia-smi nvlink -s\n" + LINKS.format(*["26.562 GB/s"] * 7, "<inactive>"),
+        "FAIL nvl.links GPU7 1 NVLinks are up, link 1 down",
+    ),
+    "nodes that torchrun does not expect": (SBATCH.format(4, 8, ""), "FAIL launch.vars --nnodes is 2, but srun starts"),
+    "one processor": (SBATCH.format(2, 1, ""), "WARN launch.vars --cpus-per-task=1 gives each task one processor"),
+    "a column of nvidia-smi": (CSV.format("No", "Yes"), "GPU1"),
+    "a NIC that a list lacks": (NICS.format(""), "WARN ib.gdr NICs the text lists 15, and a p5en.48xlarge has 16"),
+    "a limit of a unit": (UNIT.format(65536), "FAIL host.limits RLIMIT_MEMLOCK 64 KiB, on DGX H100"),
+    "a limit of limits.conf": (
+        "* soft memlock 64\nexport NCCL_IB_HCA=mlx5\n",
+        "FAIL host.limits RLIMIT_MEMLOCK 64 KiB",
+    ),
+    "a container without GPUs": (RUN.format(""), "FAIL launch.vars container is started without an option"),
     "a plugin's folder": (
         NET + NONE.format("ls /opt/ofi", "/opt/aws-ofi-nccl/lib"),
         "FAIL env.libraries NCCL_NET=AWS Libfabric asks for a plugin that is not there: /opt/aws-ofi-nccl/lib",
@@ -45,6 +71,14 @@ SAYS = {
     ),
 }
 SILENT = {
+    "a list of all GPUs": "# p5.48xlarge\n" + LISTED,
+    "a list that is cut": "# p5.48xlarge\n$ nvidia-smi -L | head -7\n" + LISTED.partition("GPU 7")[0],
+    "UUIDs that are blackened": re.sub(r"GPU-\d+", "GPU-xxxx", LISTED),
+    "a step on some of the nodes": SBATCH.format(4, 8, "").replace("srun ", "srun -N 2 "),
+    "columns without a fault": CSV.format("No", "No"),
+    "a list of NICs that is cut": NICS.format(" | head -15"),
+    "a unit without limit": UNIT.format("infinity"),
+    "a container with GPUs": RUN.format("--nv"),
     "a plugin in a list": NET + "$ ldconfig -p | grep nccl\nlibnccl-net.so => /opt/lib/libnccl-net.so\n",
     "a plugin on the path": NET + "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib\n$ find / -name 'libnccl-net*'\n",
     "an image with the plugin mounted": NET

@@ -67,7 +67,8 @@ class _Box(Struct, frozen=True):
 
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> _Box:
     """Return the links of every GPU except those with MIG, which show none. Raises Unlearned if no source has them."""
-    if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
+    told = isinstance(links, NvLinks) and not all(isinstance(row, Absent) for row in links.gpus)
+    if isinstance(gpus, Gpus) and isinstance(links, NvLinks) and (told or isinstance(status, Absent)):
         known: list[_Linked] = []
         unknown: dict[str, Absent] = {}
         for gpu, row in zip(gpus.all, links.gpus, strict=False):

@@ -508,7 +508,7 @@ def _add_pasted_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
         return facts
     from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.facts.nvlink import NvLinks
-    from ncclprobe.facts.nvml import Gpus
+    from ncclprobe.facts.nvml import Gpus, PeerAccess
     from ncclprobe.facts.pci import Pci
     from ncclprobe.facts.topo_matrix import Matrix, parse
     from ncclprobe.nccl.from_matrix import shown
@@ -520,7 +520,7 @@ def _add_pasted_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     except ParseError:
         return facts
     links = facts[NvLinks]
-    unknown = {kind for kind in found if isinstance(facts.get(kind), Absent)} | {Fabric}
+    unknown = {kind for kind in found if isinstance(facts.get(kind), Absent)} | {Fabric, *({PeerAccess} & found.keys())}
     if Pci in unknown:  # the tree is made of the matrix, and agrees with it
         unknown.add(Matrix)
     if isinstance(links, NvLinks) and all(isinstance(each, Absent) for each in links.gpus):

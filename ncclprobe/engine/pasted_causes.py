@@ -39,7 +39,11 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
     report = _explained(paths) if log or any(map(_has_sign, paths)) else None
     known = [each for each in report.causes if each.confidence == "named"] if report else []
     named = [each for each in known if each.severity in _STATUS and each.evidence]
-    named = [each for each in named if not each.id.startswith(_UNEXPLAINED) and not _is_command(each.evidence[0].text)]
+    named = [
+        each
+        for each in named
+        if not each.id.startswith(_UNEXPLAINED) and not all(_is_command(line.text) for line in each.evidence)
+    ]
     told = tuple(_verdict(cause, node) for cause in named) or (_mark_unexplained(report, node),) * log
     told += tuple(_losses(each) for each in pasted if DROPPED in each.answers)
     told += tuple(_stated(fault, each.node) for each in pasted for fault in _faults(each))

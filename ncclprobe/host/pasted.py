@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.host import NAMED, Question
 from ncclprobe.host.pasted_ethtool import ethtool
 from ncclprobe.host.pasted_faults import faults
-from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
+from ncclprobe.host.pasted_forms import FORMS, missing_files
+from ncclprobe.host.pasted_gpus import ASK_GPUS, Answers
 from ncclprobe.host.pasted_job import described
 from ncclprobe.host.pasted_logs import log, unwrapped
 from ncclprobe.host.pasted_lspci import lspci

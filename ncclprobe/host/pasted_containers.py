@@ -119,6 +119,8 @@ def limits(lines: Sequence[str]) -> dict[Question, str | HostError]:
     {('statvfs', '/dev/shm'): '{"total": 1073741824, "available": 1073741824}', ('rlimit', 'RLIMIT_MEMLOCK'): '[null, null]'}
     """  # noqa: E501
     if given := command(lines):
+        if any("default-shm-size" in line for line in lines):  # of dockerd's own file
+            given = [*given, ("--ipc", "host")]
         memlock = next((value[8:] for name, value in given if name == "--ulimit" and value.startswith("memlock=")), "")
         return _answers(_shm_of_docker(given), memlock)
     found = pairs(lines)
@@ -210,7 +212,7 @@ def problems(lines: Sequence[str]) -> Iterator[dict[str, str | bool]]:
     yield from _unmounted(text, command(lines), found)
 
 
-_PER_RANK = 2
+_PER_RANK, _MEMORY = 2, 2 << 30
 _CPU = re.compile(r"(\d{1,7})(m?)")
 
 
@@ -219,13 +221,17 @@ def _slowed(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
     at = {path: value for path, value in found if "limits" in path}
     for path, value in at.items():
         gpus, cpu = at.get((*path[:-1], "nvidia.com/gpu"), ""), _CPU.fullmatch(value)
+        memory = _bytes(value) if path[-1] == "memory" and gpus.isdecimal() else None
+        if memory is not None and memory < int(gpus) * _MEMORY:
+            message = f"is {value}, for the ranks of {gpus} GPUs: CUDA and torch alone take 2 GiB of each"
+            remedy = "set limits.memory to at least 8Gi for each rank"
+            yield {"subject": "limits.memory", "message": message, "remedy": remedy, "harmless": True}
         if path[-1] == "cpu" and cpu and gpus.isdecimal():
             count = int(cpu[1]) / (1000 if cpu[2] else 1)
-            if count < _PER_RANK * int(gpus):
+            if count < _PER_RANK * int(gpus):  # each keeps NCCL's proxies busy
                 message = f"is {value}, for the ranks of {gpus} GPUs: each keeps two threads and more busy"
                 remedy = "raise limits.cpu, or leave it out and keep the request"
                 yield {"subject": "limits.cpu", "message": message, "remedy": remedy, "harmless": True}
-            return
 
 
 _NAMED_FILE = re.compile(r"(NCCL_(?:TOPO|GRAPH|TOPO_DUMP|CONF)_FILE)[\"']?\s?[=:,]\s{0,8}[\"']?(/[\w./-]{1,200})")

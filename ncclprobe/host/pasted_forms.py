@@ -10,13 +10,10 @@ from ipaddress import ip_interface
 from itertools import pairwise
 from types import MappingProxyType
 
-from ncclprobe.host import Question
 from ncclprobe.host.pasted_containers import limits
-from ncclprobe.model.errors import HostError, Missing
+from ncclprobe.host.pasted_gpus import Answers, csv, listed, query, table
+from ncclprobe.model.errors import Missing
 
-Answers = dict[Question, str | HostError]
-
-ASK_GPUS: Question = ("run", "nvidia-smi", "-q", "-x")
 _IB, _NET = "/sys/class/infiniband", "/sys/class/net"
 _STATES = {"down": 1, "init": 2, "initializing": 2, "armed": 3, "active": 4}
 _PHYSICAL = {
@@ -142,6 +139,26 @@ def _port_lines(lines: Sequence[str]) -> Answers:
     return _devices(ports, {name: name for name in ("state", "phys_state", "link_layer")})
 
 
+_LISTS_NICS = re.compile(r"[$#>] (?:sudo )?ls (?:-1 )?/sys/class/infiniband/?$|[$#>] ibstat -l$|[$#>] ibv_devices$")
+_NIC = re.compile(r"(?:mlx[45]|rdmap|ibp|roce|bnxt_re|irdma|efa|hfi1)[\w.-]{0,30}")
+
+
+def _names_of_nics(lines: Sequence[str]) -> Answers:
+    """Read ``ls /sys/class/infiniband``, ``ibstat -l`` or ``ibv_devices``: which NICs there are."""
+    found: list[str] = []
+    inside = False
+    for line in lines:
+        words = line.split()
+        if _LISTS_NICS.search(line.strip()):
+            inside = True
+        elif inside and words and all(map(_NIC.fullmatch, words[:1])):
+            found += [word for word in words if _NIC.fullmatch(word)]
+        elif words and words[0] not in ("device", "------"):
+            inside = False
+    ports: Answers = {("list", f"{_IB}/{each}/ports"): '["1"]' for each in found}
+    return {("list", _IB): json.dumps(list(dict.fromkeys(found))), **ports} if found else {}
+
+
 def _completed(fields: dict[str, str]) -> None:
     """Add the same facts in other words: width and speed are a rate, and a port in INIT has a link."""
     width, speed = fields.get("active_width", ""), fields.get("active_speed", "")
@@ -182,158 +199,6 @@ def _port_file(file: str, value: str) -> str | None:
     if file == "lid" and word.removeprefix("0x").isalnum() and word[:1].isdecimal():
         return word if word.startswith("0x") else hex(int(word)) if word.isdecimal() else None
     return word if file == "link_layer" and word in ("InfiniBand", "Ethernet") else None
-
-
-def _list(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi -L``, alone or as the headings of ``nvidia-smi nvlink -s``."""
-    listed = [line.strip() for line in lines if re.match(r"\s*GPU \d{1,3}: .{1,100} \(UUID: ", line)]
-    if any(_FIRST.search(line) for line in lines):  # the others are not shown
-        return {}
-    return {("run", "nvidia-smi", "-L"): "\n".join(listed) + "\n"} if listed else {}
-
-
-_FIRST = re.compile(r"nvidia-smi (?:-L|nvlink)\b.{0,40}(?:\| ?(?:head|tail|sed|grep|awk)\b|\s-i[= ]?\d)")
-_LINK = "pci/pci_gpu_link_info"
-_IN_XML = {
-    "gpu_uuid": "uuid",
-    "pci/bus_id": "pci/pci_bus_id",
-    "pci/replays_since_reset": "pci/replay_counter",
-    "pci/gpu_link_info/pcie_generation/max": f"{_LINK}/pcie_gen/max_link_gen",
-    "pci/gpu_link_info/pcie_generation/current": f"{_LINK}/pcie_gen/current_link_gen",
-    "pci/gpu_link_info/link_width/max": f"{_LINK}/link_widths/max_link_width",
-    "pci/gpu_link_info/link_width/current": f"{_LINK}/link_widths/current_link_width",
-    "mig_mode/current": "mig_mode/current_mig",
-    "mig_mode/pending": "mig_mode/pending_mig",
-    "ecc_mode/current": "ecc_mode/current_ecc",
-    "ecc_mode/pending": "ecc_mode/pending_ecc",
-    "remapped_rows/pending": "remapped_rows/remapped_row_pending",
-    "remapped_rows/remapping_failure_occurred": "remapped_rows/remapped_row_failure",
-    "temperature/gpu_current_temp": "temperature/gpu_temp",
-    "temperature/gpu_slowdown_temp": "temperature/gpu_temp_slow_threshold",
-    "fabric/cliqueid": "fabric/cliqueId",
-    "fabric/clusteruuid": "fabric/clusterUuid",
-}
-"""The place in ``-x`` of what ``nvidia-smi -q`` prints, unless it is the heading in small letters."""
-_REASONS = re.compile(r"clocks_(event|throttle)_reasons/(?:\w{1,40}/)?(\w{1,40})")
-
-
-_OF_QUERY = ("fabric", "gpu_fabric", "clocks_event_reasons", "clocks_throttle_reasons", "remapped_rows", "ecc_errors")
-"""Headings of parts of ``nvidia-smi -q`` that a filter leaves without the GPU they are of."""
-
-
-def _query(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi -q``, whole or what a filter left of it, as the same with ``-x``, which has its own reader."""
-    gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
-    versions = {"driver version": "", "cuda version": ""}
-    for line in lines:
-        if _OF_GPU.fullmatch(line):
-            gpus.append({"": line})
-            path = []
-            continue
-        indent = len(line) - len(line.lstrip())
-        name, colon, value = line.partition(" : ")
-        path = [each for each in path if each[0] < indent] + [(indent, _tag(name))]
-        if colon and gpus:
-            gpus[-1][_place([each for _, each in path])] = value.strip()
-        elif colon and name.strip().lower() in versions:
-            versions[name.strip().lower()] = value.strip()
-    return _xml(gpus or _parts(lines), versions["driver version"], versions["cuda version"])
-
-
-_OF_GPU = re.compile(r"GPU [0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d")
-
-
-def _tag(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_")
-
-
-def _parts(lines: Sequence[str]) -> list[dict[str, str]]:
-    """Return what a filter such as ``grep -A4 Fabric`` leaves of each GPU."""
-    gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
-    begun: set[str] = set()
-    for line in lines:
-        indent = len(line) - len(line.lstrip())
-        name, colon, value = line.partition(" : ")
-        tag = _tag(name)
-        if not colon and tag in _OF_QUERY:
-            gpus += [{}] if not gpus or tag in begun else []
-            begun = {tag} if tag in begun else begun | {tag}
-            path = [(indent, tag)]
-        elif not line.strip() or (path and indent <= path[0][0]):
-            path = []
-        elif path:
-            path = [each for each in path if each[0] < indent] + [(indent, tag)]
-            if colon:
-                gpus[-1][_place([each for _, each in path])] = value.strip()
-    return [gpu for gpu in gpus if gpu]
-
-
-def _place(path: Sequence[str]) -> str:
-    """Return its place in ``-x``."""
-    whole = "/".join(path).removeprefix("gpu_" if path[0] == "gpu_fabric" else "")
-    reason = _REASONS.fullmatch(whole)
-    if reason and reason[2] == "idle":
-        return f"clocks_{reason[1]}_reasons/clocks_{reason[1]}_reason_gpu_idle"
-    if reason:
-        return f"clocks_{reason[1]}_reasons/clocks_{reason[1]}_reason_{reason[2]}"
-    return _IN_XML.get(whole, whole)
-
-
-_SMI_ROW = re.compile(
-    r"\|\s+(\d{1,3})\s+(.{1,40}?)\s+(On|Off|ERR!|N/A)\s+\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:\d\d\.\d|ERR!|N/A)\s.{0,20}"
-    r"\|\s*(\S{1,10})\s*\|"
-)
-_SMI_HEAD = re.compile(r"Driver Version: (\d[\d.]{0,20})\s+CUDA Version: (\d{1,3}\.\d{1,3})")
-_SMI_MODE = re.compile(r"\s(Default|E\. Process|Prohibited)\s+\|$")
-_MODES = {"E. Process": "Exclusive_Process"}
-
-
-def _table(lines: Sequence[str]) -> Answers:
-    """Read the table of ``nvidia-smi``: names that are not cut, addresses, modes and errors of memory."""
-    gpus, versions = list[dict[str, str]](), ("", "")
-    for line in lines:
-        if head := _SMI_HEAD.search(line):
-            versions = head[1], head[2]
-        elif row := _SMI_ROW.match(line):
-            name = "" if row[2].endswith("...") or "ERR!" in row[2] else row[2]
-            gpus.append({"product_name": name, "ecc_errors/volatile/dram_uncorrectable": row[5]})
-            gpus[-1] |= {"pci/pci_bus_id": row[4]} if ":" in row[4] else {}
-            gpus[-1]["persistence_mode"] = {"On": "Enabled", "Off": "Disabled"}.get(row[3], row[3])
-        elif gpus and (mode := _SMI_MODE.search(line)):
-            gpus[-1]["compute_mode"] = _MODES.get(mode[1], mode[1])
-        elif gpus and (mig := re.search(r"\|\s+(Enabled|Disabled)\s+\|$", line)):
-            gpus[-1]["mig_mode/current_mig"] = mig[1]
-        if gpus and line.startswith("|") and "ERR!" in line:
-            gpus[-1]["fb_memory_usage/total"] = "ERR!"
-        elif line.startswith("| Processes"):
-            break
-    for gpu, fields in zip(gpus, _parts(lines), strict=False):
-        gpu |= fields
-    return _xml(gpus, *versions)
-
-
-def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
-    """Return `gpus`, each field with its place as a path, as ``nvidia-smi -q -x`` would answer."""
-    if not gpus:
-        return {}
-    from xml.etree import ElementTree  # only where such a text was pasted
-
-    root = ElementTree.Element("nvidia_smi_log")
-    ElementTree.SubElement(root, "driver_version").text = driver
-    for fields in gpus:
-        gpu = ElementTree.SubElement(root, "gpu")
-        for place, value in fields.items():
-            parts = place.split("/")
-            if all(re.match(r"[a-z]", part) for part in parts) and (place != "processes" or value == "None"):
-                node = gpu
-                for part in parts:
-                    found = node.find(part)
-                    node = ElementTree.SubElement(node, part) if found is None else found
-                node.text = "".join(letter for letter in value if letter.isprintable())
-    return {
-        ASK_GPUS: ElementTree.tostring(root, "unicode"),
-        ("run", "nvidia-smi", "--version"): f"CUDA Version : {cuda or '0.0'}\n",
-    }
 
 
 def _blocks(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callable[[str], bool]) -> str:
@@ -377,7 +242,8 @@ def _nvlinks(lines: Sequence[str]) -> Answers:
             gpus[-1].append(line)
     if gpus and 1 < len(gpus[-1]) < max(map(len, gpus)):
         gpus.pop()
-    kept = [line for gpu in gpus for line in gpu]
+    linked = [gpu for gpu in gpus if len(gpu) > 1]  # without the lines of `nvidia-smi -L`
+    kept = [line for gpu in linked or gpus for line in gpu]
     if not any("GB/s" in line or "inactive" in line for line in kept):
         return {}
     return {("run", "nvidia-smi", "nvlink", "-s"): "\n".join(kept) + "\n"}
@@ -438,6 +304,12 @@ def _address(text: str) -> dict[str, object] | None:
 
 _LIMITS = {"-l": ("RLIMIT_MEMLOCK", 1024), "-n": ("RLIMIT_NOFILE", 1), "-u": ("RLIMIT_NPROC", 1)}
 _OF_PROC = {"Max locked memory": "RLIMIT_MEMLOCK", "Max open files": "RLIMIT_NOFILE", "Max processes": "RLIMIT_NPROC"}
+_OF_FILES = {
+    re.compile(r"LimitMEMLOCK=(\d{1,18}|infinity)"): 1,
+    re.compile(r"(?:\*|@\w{1,32}|\w{1,32})\s+(?:soft|-)\s+memlock\s+(\d{1,18}|unlimited)"): 1024,
+    re.compile(r"ulimit (?:-S ?)?-l (\d{1,18}|unlimited)"): 1024,
+}
+"""Lines that set the limit on locked memory: of systemd's units, of limits.conf(5) and of a script."""
 _ULIMIT = (
     re.compile(r".{0,60}\((?:[\w -]{1,20}, )?(-[lnu])\)\s+(\d{1,18}|unlimited)"),  # bash
     re.compile(r"(-[lnu]): .{0,60}\s(\d{1,18}|unlimited)"),  # zsh
@@ -452,6 +324,10 @@ def _limits(lines: Sequence[str]) -> Answers:
         name = next((name for name in _OF_PROC if words.startswith(f"{name}  ")), "")
         asked = re.search(r"(?:^|[$#%>]\s*)ulimit (-[lnu])$", words)
         match = next((match for each in _ULIMIT if (match := each.fullmatch(words))), None)
+        for form, factor in _OF_FILES.items():
+            if given := form.fullmatch(words):
+                limit = _limit(given[1].replace("infinity", "unlimited"), factor)
+                found["rlimit", "RLIMIT_MEMLOCK"] = _both([limit, limit])
         if name:
             values = words.removeprefix(name).split()[:2]
             found["rlimit", _OF_PROC[name]] = _both([_limit(each, 1) for each in values])
@@ -509,10 +385,10 @@ def _show_gids(lines: Sequence[str]) -> Answers:
         found["read", f"{folder}/gid_attrs/types/{index}"] = f"{'RoCE v2' if version == '2' else 'IB/RoCE v1'}\n"
         found["read", f"{folder}/gid_attrs/ndevs/{index}"] = netdev
         found["read", f"{folder}/link_layer"] = "Ethernet"
-    for (device, port), table in tables.items():
+    for (device, port), gids in tables.items():
         ports = [number for name, number in tables if name == device]
         found["list", f"{_IB}/{device}/ports"] = json.dumps(ports)
-        found["files", f"{_IB}/{device}/ports/{port}/gids", ":".join(["0000"] * 8)] = json.dumps(table)
+        found["files", f"{_IB}/{device}/ports/{port}/gids", ":".join(["0000"] * 8)] = json.dumps(gids)
     return found | ({("list", _IB): json.dumps(list(dict.fromkeys(name for name, _ in tables)))} if tables else {})
 
 
@@ -543,6 +419,8 @@ def _kernel(lines: Sequence[str]) -> Answers:
     for line in map(str.strip, lines):
         if release := _UNAME.fullmatch(line):
             found["uname",] = json.dumps({"hostname": "pasted", "release": release[1], "machine": "x86_64"})
+        elif line.startswith("Fabric Manager version is"):
+            found["run", "nv-fabricmanager", "--version"] = f"{line}\n"
         elif line.startswith("NVRM version: "):
             found["read", "/proc/driver/nvidia/version"] = f"{line}\n"
     return found
@@ -564,9 +442,11 @@ FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
         "ibstat": _ibstat,
         "ibv_devinfo": _devinfo,
         "rdma link": _port_lines,
-        "nvidia-smi -q": _query,
-        "nvidia-smi": _table,
-        "nvidia-smi -L": _list,
+        "ls /sys/class/infiniband": _names_of_nics,
+        "nvidia-smi -q": query,
+        "nvidia-smi": table,
+        "nvidia-smi -L": listed,
+        "nvidia-smi --query-gpu": csv,
         "nvidia-smi topo -m": _matrix,
         "nvidia-smi nvlink -s": _nvlinks,
         "ip -br addr": _addresses,

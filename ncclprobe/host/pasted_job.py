@@ -48,7 +48,6 @@ _COUNTS = (
     re.compile(r"(?i)(?:--gres[= ]gpu:|--gpus-per-node[= ])(?:[a-z][\w.-]{1,30}:)?(\d{1,2})\b"),
     re.compile(rf"(?i)\b{_NUMBER}\s?[x×*]?\s{_MODEL}\b"),
 )
-_LISTED = re.compile(r"GPU \d{1,3}: .{2,60}? \(UUID: ")
 _NODES = (
     re.compile(r"--nodes[= ](\d{1,5})\b"),
     re.compile(r"--nnodes[= ][\"']?(\d{1,5})\b(?!:)"),
@@ -106,8 +105,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     found: dict[str, str | int | bool | list[str] | dict[str, str] | dict[str, int]] = {
         "type": _only(match[0] for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
         "gpu": _fullest(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
-        "gpus": _count([line for line in lines if not line.startswith("|")], _COUNTS)
-        or len({match[0] for line in lines if (match := _LISTED.match(line.strip()))}),
+        "gpus": _count([line for line in lines if not line.startswith("|")], _COUNTS),
         "nodes": _nodes(lines),
         "ranks": _count(lines, _RANKS),
         "withheld": _withheld(lines),

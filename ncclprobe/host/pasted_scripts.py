@@ -35,7 +35,7 @@ def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
     """
     whole = re.sub(r"\\\n\s*", " ", "\n".join(lines)).split("\n")
     found = [*_unquoted(lines), *_multiplied(whole), *_unavailable_gpus(lines), *_too_many(whole), *problems(lines)]
-    found += [*_isolated(whole), *_of_several_versions(lines)]
+    found += [*_isolated(whole), *_of_several_versions(lines), *_narrow(whole), *_other_count(whole), *_no_gpu(whole)]
     return {PROBLEMS: json.dumps(found)} if found else {}
 
 
@@ -94,6 +94,73 @@ def _isolated(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
             "remedy": "set `--gpus-per-node` and `--gpu-bind=none`, and pick the device by SLURM_LOCALID",
             "harmless": not bound,
         }
+
+
+_CORES = re.compile(r"--cpus-per-task[= ](\d{1,3})\b")
+_TO_CORE = re.compile(r"\b(?:mpirun|mpiexec)\b.{0,400}\s--?bind-to core\b(?!.{0,400}--map-by \S{0,40}PE=)")
+_FEWEST_CORES = 2
+_USES_GPUS = re.compile(r"\btorchrun\b|\bpython|_perf\b")
+
+
+def _narrow(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
+    """Yield that a launcher gives each rank fewer processors than NCCL's and torch's threads need."""
+    for line in whole:
+        cores = _CORES.search(line) if line.startswith("#SBATCH") or _STEP.search(line) else None
+        if (cores and int(cores[1]) < _FEWEST_CORES) or (_TO_CORE.search(line) and _USES_GPUS.search(line)):
+            yield {
+                "subject": cores[0] if cores else "--bind-to core",
+                "message": "gives each task one processor, on which NCCL's proxies and torch's threads wait in turn",
+                "remedy": "give each rank of a GPU 8 processors or more: --cpus-per-task=8, or --bind-to none",
+                "harmless": True,
+            }
+            return
+
+
+_NODES_OF_JOB = re.compile(r"#SBATCH\s+(?:--nodes[= ]|-N ?)(\d{1,5})\b(?!-)")
+_NODES_OF_STEP = re.compile(r"\bsrun\b.{0,200}?\s(?:-N ?|--nodes[= ])\d")
+_NODES_OF_RUN = re.compile(r"--nnodes[= ][\"']?(\d{1,5})[\"']?(?:\s|$)")
+
+
+def _other_count(whole: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield that torchrun waits for another number of nodes than srun starts it on."""
+    allocated = {int(found[1]) for line in whole if (found := _NODES_OF_JOB.match(line.strip()))}
+    for line in whole:
+        started = _NODES_OF_RUN.search(line)
+        if started and _STEP.search(line) and len(allocated) == 1 and not _NODES_OF_STEP.search(line):
+            if int(started[1]) not in allocated:
+                yield {
+                    "subject": "--nnodes",
+                    "message": f"is {started[1]}, but srun starts torchrun on {max(allocated)} nodes",
+                    "remedy": "use --nnodes=$SLURM_NNODES",
+                }
+            return
+
+
+_CONTAINED = re.compile(r"\b(apptainer|singularity) (?:exec|run)\b(.{0,400})")
+_DOCKERED = re.compile(r"\b(?:docker|podman) run\b(.{0,2000})")
+_GIVES_GPUS = re.compile(
+    r"\s--nv(?:ccli)?\b|--gpus\b|--runtime|--device\S{0,4}nvidia|NVIDIA_VISIBLE_DEVICES|/dev/nvidia"
+)
+
+
+def _no_gpu(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
+    """Yield that a container of a GPU job is started without an option that gives it GPUs."""
+    text = "\n".join(whole)
+    if re.search(r"(?:APPTAINER|SINGULARITY)_NV\b|default-runtime\"?: \"nvidia|ENABLE_NV", text):
+        return
+    for line in whole:
+        found = _CONTAINED.search(line) or _DOCKERED.search(line)
+        gpu_job = found and re.search(r"\btorchrun\b|_perf\b|\bdeepspeed\b|NCCL_|nvcr\.io", line)
+        if found and gpu_job and not _GIVES_GPUS.search(line) and not line.lstrip().startswith("#"):
+            option = "--nv" if _CONTAINED.search(line) else "--gpus all"
+            message = "is started without an option that gives it GPUs: CUDA finds none in it"
+            yield {
+                "subject": "container",
+                "message": message,
+                "remedy": f"add `{option}`",
+                "harmless": option != "--nv",
+            }
+            return
 
 
 _NCCL_OF = re.compile(r"([\w.-]{1,60}): .{0,80}\((2), (\d{1,2}), (\d{1,2})\)")

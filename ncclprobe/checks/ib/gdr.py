@@ -7,6 +7,7 @@ from ncclprobe.checks import IMAGE, JOB, NODE
 from ncclprobe.checks.env import as_evidence
 from ncclprobe.checks.ib import GDR_GROUP, active, distances, groups, listed, rdma_job, single_node, taken, typical
 from ncclprobe.checks.ib.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, fabric, gpus, pci, port
+from ncclprobe.expect.tables.machines import named as machine_named
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.launcher import Launch
@@ -229,6 +230,38 @@ def gdr_by_text(named: NamedMachine, direct: GpuDirect, settings: Settings) -> I
     if not available.works and "NCCL_DMABUF_ENABLE" not in available.why:
         tell = fail if named.nodes > 1 else warn
         yield tell("GPUDirect RDMA", available.why, evidence=_ORIGIN, **IMAGE)
+
+
+@applies
+def nics_of_a_named_machine(named: NamedMachine | Absent, fabric: Fabric | Absent) -> bool:
+    """to pasted texts that name a machine type and list its RDMA devices."""
+    listed = isinstance(fabric, Fabric) and bool(fabric.devices)
+    return listed and isinstance(named, NamedMachine) and bool(named.type) and not (named.some_nics or named.given)
+
+
+@check(
+    group=GDR_GROUP,
+    slows=True,
+    bad=lambda: [(NamedMachine("DGX H100"), fabric())],
+    good=lambda: [(NamedMachine("g6.48xlarge"), fabric())],
+    applies=nics_of_a_named_machine,
+)
+def nics_by_text(named: NamedMachine, fabric: Fabric) -> Iterator[Finding]:
+    """A pasted text lists fewer NICs than its machine type has.
+
+    Right: A pasted text lists all NICs of its machine type.
+    Why: NCCL leaves out a NIC that has fallen off the bus, or that a container does not get, without a message. Its
+    GPUs then share the NICs of others.
+    Fix: compare `lspci | grep -i -E "mellanox|amazon"` with a healthy node, and the kernel log for the missing device.
+    """
+    machine = machine_named(named.type)
+    if machine is None or not machine.links.nics or machine.links.network not in ("ib", "roce", "efa"):
+        return
+    other = {"ib": "Ethernet", "roce": "InfiniBand"}.get(machine.links.network, "")
+    listed = [each for each in fabric.devices if not any(port.link_layer == other for port in each.ports)]
+    if len(listed) < machine.links.nics:
+        message = f"the text lists {len(listed)}, and a {machine.name} has {machine.links.nics} for its GPUs"
+        yield warn("NICs", message, **NODE, evidence="the devices that the text lists")
 
 
 def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | Absent) -> Callable[..., Finding]:

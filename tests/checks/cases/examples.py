@@ -83,6 +83,8 @@ EXAMPLES = {
     "ib.losses/flap-history": "WARN link: mlx5_1",
     "ib.gdr/gdr-by-text": "FAIL image: GPUDirect RDMA",
     "ib.gdr/gdr": "WARN image: GPUDirect RDMA",
+    "ib.gdr/gdr-by-text": "FAIL image: GPUDirect RDMA",
+    "ib.gdr/nics-by-text": "WARN node: NICs",
     "ib.gdr/gpu-near": "WARN node: GPU1",
     "ib.losses/losses": "WARN link: mlx5_1:1",
     "ib.gdr/numa": "WARN node: mlx5_0, mlx5_1 and mlx5_3",
