@@ -83,7 +83,6 @@ EXAMPLES = {
     "ib.losses/flap-history": "WARN link: mlx5_1",
     "ib.gdr/gdr-by-text": "FAIL image: GPUDirect RDMA",
     "ib.gdr/gdr": "WARN image: GPUDirect RDMA",
-    "ib.gdr/gdr-by-text": "FAIL image: GPUDirect RDMA",
     "ib.gdr/nics-by-text": "WARN node: NICs",
     "ib.gdr/gpu-near": "WARN node: GPU1",
     "ib.losses/losses": "WARN link: mlx5_1:1",
