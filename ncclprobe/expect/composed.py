@@ -109,7 +109,7 @@ def composed(text: str) -> NodeSystem:
     if "processor" not in said and system.sockets > 1 and product.name in _ON_XEON:
         system = replace(system, processor="emr")
     guessed = ", ".join(_assumed(parts, product, system))
-    return replace(system, source="its parts as they were given" + (f"; assumed: {guessed}" if guessed else ""))
+    return replace(system, source="the parts that were given" + (f"; assumed: {guessed}" if guessed else ""))
 
 
 def _kind(part: str) -> str:
@@ -289,7 +289,7 @@ def _assumed(parts: Sequence[str], product: GpuProduct, system: NodeSystem) -> I
         and not any(word in said for word in (*get_args(Processor), *_CALLED))
         and not product.c2c_GBps
     ):
-        yield "Emerald Rapids" if system.processor == "emr" else "processors of AMD"
+        yield "Emerald Rapids" if system.processor == "emr" else "AMD CPUs"
     if count > 1 and product.nvlinks and not any(word in said for word in ("nvl", "bridge", "-way", "mesh")):
         yield from _assumed_links(product, count)
     if nics := next((found for part in parts if (found := _NICS.fullmatch(part.lower()))), None):

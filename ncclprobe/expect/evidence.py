@@ -222,8 +222,8 @@ def weighed(
     if cell is None or cell.mark is None:
         return replace(unjudged(found, _too_little(cell, found.basis, where)), confidence="low")
     known = (
-        f"{found.basis} expectations {where} are off by {cell.median:.0%} in the median, {cell.ninety:.0%} in nine of "
-        f"ten rows ({cell.sources} sources held back, {cell.rows} rows)"
+        f"{found.basis} expectations {where} have a median error of {cell.median:.0%}; nine of ten rows are within "
+        f"{cell.ninety:.0%} ({cell.sources} sources, {cell.rows} rows)"
     )
     known += (
         f"; known up to {_count(cell.nodes, 'node')}, so {shape.nodes} fail only by the coarse threshold" if far else ""
@@ -242,7 +242,7 @@ def unjudged(found: Expectation, why: str) -> Expectation:
 def _too_little(cell: ErrorCell | None, basis: str, where: str) -> str:
     have = f"from {_count(cell.sources, 'source')} and {_count(cell.rows, 'row')}" if cell else "from no source"
     return (
-        f"not judged: how far {basis} expectations {where} are off is known {have}; it takes {FEWEST_SOURCES} sources "
+        f"not judged: the error of {basis} expectations {where} is known {have}; it takes {FEWEST_SOURCES} sources "
         f"and {FEWEST_ROWS} rows"
     )
 

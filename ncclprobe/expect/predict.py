@@ -538,7 +538,7 @@ def _pcie(system: NodeSystem, shape: Shape) -> str:
     if have.kind == "inter-socket":
         path, place = f"the link between processor sockets, which NCCL counts as {have.inside_GBps:g} GB/s", "sockets"
     share = 1 / CORRECTIONS[place].transfer
-    return path if share == 1 else f"{path}, {share:.2g} of it reached"
+    return path if share == 1 else f"{path}; published runs reach {share:.2g} of that"
 
 
 def _pairwise(

@@ -108,7 +108,7 @@ def _describe_links(system: NodeSystem) -> str:
     if system.nvlinks:
         laid = f"bridges of {system.domain_gpus}" if system.domain_gpus < system.gpus else system.fabric
         return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({laid})"
-    return f"slots of {system.pcie_GBps:g} GB/s as NCCL counts" + ("" if system.p2p else ", no P2P")
+    return f"slots of {system.pcie_GBps:g} GB/s (NCCL's rate)" + ("" if system.p2p else ", no P2P")
 
 
 def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:

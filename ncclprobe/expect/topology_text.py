@@ -127,7 +127,7 @@ def _add_usual_parts(system: NodeSystem, fabric: Fabric, path: str, *, network: 
     """Add the usual parts that no matrix shows, but nothing that the NICs' names reveal."""
     amd = system.processor == "unknown"
     told = all(from_matrix.told_by_name(device.name) for device in fabric.devices)
-    words = [*(["processors of AMD"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
+    words = [*(["AMD CPUs"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
     words += ["InfiniBand"] if network and not told else []
     processor: Processor = "amd" if amd else system.processor
     gdr = system.gdr and system.nic_path in ("PIX", "PXB")  # NCCL's NCCL_NET_GDR_LEVEL, unless it is set

@@ -51,7 +51,7 @@ def judged(m: Measurement) -> str:
     parts = [f"{m.status}, not {least:.4g}" if m.busbw_GBps < least else m.status]
     parts += ["below a third of it"] if e and e.below_gross(m.busbw_GBps) else []
     parts += [f"{m.wrong} wrong"] if m.wrong else []
-    parts += [f"{m.retest.busbw_GBps:.4g} when measured again"] if m.retest else []
+    parts += [f"{m.retest.busbw_GBps:.4g} when retested"] if m.retest else []
     parts += ["launch-bound"] if m.launch_bound else []
     return ", ".join(parts)
 

@@ -75,7 +75,7 @@ def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
         kept[name] = [each.address for each in listeners_of(node)]
     assert kept == {"true": ["10.0.0.1", "fe80::1%eth0"], "none": [], "garbled": []}
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first == "ncclprobe: node 1 listens at 10.0.0.9, which its capture does not contain: not contacted"
+    assert first == "ncclprobe: node 1 listens at 10.0.0.9, which its capture lacks: not contacted"
 
 
 def test_the_scheduler_knows_a_node_by_a_better_name() -> None:

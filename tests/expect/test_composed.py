@@ -28,7 +28,7 @@ def test_the_example_says_every_part() -> None:
 def test_what_is_not_said_is_usual_and_named() -> None:
     box = composed("8x rtx 4090")
     assert (box.sockets, box.p2p, box.nvlinks, box.nics) == (2, False, 0, 0)
-    assert "assumed: two sockets, processors of AMD, no P2P" in box.source
+    assert "assumed: two sockets, AMD CPUs, no P2P" in box.source
     assert composed("2 x A6000").nvlinks == 0
     assert composed("2 x A6000, NVLink bridges").fabric == "pairs"
     assert composed("8 x H100 80GB HBM3").nvls

@@ -53,7 +53,7 @@ def test_the_path_of_the_bytes_is_a_class_of_its_own(system: NodeSystem, shape: 
 def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() -> None:
     found = with_cell(H100, NODE, 8 * GIB, 0.8)
     assert (found.threshold, found.worst) == (80.0, "fail")
-    assert "off by 3% in the median, 8% in nine of ten rows (5 sources held back, 60 rows)" in found.known
+    assert "have a median error of 3%; nine of ten rows are within 8% (5 sources, 60 rows)" in found.known
     assert once((70, 71), found).status == "fail"
 
 

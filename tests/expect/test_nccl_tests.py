@@ -238,7 +238,7 @@ def test_json_with_its_quirks_is_read() -> None:
         (changed(config={}), "does not show the number of ranks"),
         (
             changed(results=[{**DOCUMENT["results"][0], "in_place": {"time": "nan", "alg_bw": 1.0, "bus_bw": 1.0}}]),
-            "no number",
+            "not a number",
         ),
         (changed(results=[{**DOCUMENT["results"][0], "type": "quad"}]), "data type"),
         ('{"version": 3, "results": ' + "[" * 100_000, "not a complete JSON file"),

@@ -172,7 +172,7 @@ def test_the_name_of_a_nic_in_a_matrix_tells_its_network(name: str, network: str
 
 def test_a_matrix_of_one_node_assumes_nothing_of_the_network_and_has_processors_as_a_box_of_parts() -> None:
     found = read(MATRIX, "H200", network=False)
-    assert found.source == "topo; assumed: slots and P2P as the GPU has them, processors of AMD"
+    assert found.source == "topo; assumed: slots and P2P as the GPU has them, AMD CPUs"
     words = [["X" if one == two else "NODE" if one // 4 == two // 4 else "SYS" for two in range(8)] for one in range(8)]
     lines = [f"GPU{n} {' '.join(row)} {48 * (n // 4)}-{48 * (n // 4) + 47} {n // 4} N/A" for n, row in enumerate(words)]
     header = " ".join([*(f"GPU{n}" for n in range(8)), "CPU Affinity NUMA Affinity GPU NUMA ID"])
@@ -194,7 +194,7 @@ def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_as
     ("text", "said"),
     [
         ("", "neither NCCL's XML"),
-        ("<graphs/>", "no <system> with <cpu>"),
+        ("<graphs/>", "not <system> with <cpu>"),
         ("<system><cpu/></system>", "shows 0 GPUs"),
         ("<system><cpu>", "no XML"),
         (H100.replace('sm="90"', 'sm="nine"', 1), 'sm="nine"'),

@@ -38,7 +38,7 @@ def test_what_fails_twice_fails() -> None:
 def test_what_fails_once_comes_and_goes() -> None:
     said = judge(row(60), BAND, retest=second(99))
     assert said.status == "inconclusive"
-    assert "intermittent: 60 GB/s at first and 99 when measured again" in said.why
+    assert "intermittent: 60 GB/s at first and 99 when retested" in said.why
 
 
 def test_a_repetition_that_is_noise_decides_nothing() -> None:

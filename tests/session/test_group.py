@@ -62,7 +62,7 @@ def entry(name: str, seq: int, state: str = "scheduled", **more: Any) -> dict[st
 
 
 OVER = entry("nccl:broadcast", 6, "completed", retired=True)
-STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is {} and not over"
+STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is {} and not finished"
 
 
 @each_row(
@@ -78,7 +78,7 @@ STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is {} and not over"
         ),
         (  # the sends of a batch have no events of their own
             [entry("nccl:send 0->1", 5), OVER, entry("nccl:recv 0<-1", 6, is_p2p=True, p2p_seq_id=3)],
-            "nccl:recv 0<-1, call 3 of its group, sizes [[4]], is scheduled and not over",
+            "nccl:recv 0<-1, call 3 of its group, sizes [[4]], is scheduled and not finished",
         ),
     ],
 )

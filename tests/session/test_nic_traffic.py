@@ -54,7 +54,7 @@ def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_transp
         "all_reduce", 64 * MIB, nic_traffic._bytes_by_node([card(["eth0"], {})] * 2, both, ("a", "b"))
     )
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]
-    assert "set back" in found.nics[0].why
+    assert "reset" in found.nics[0].why
     with pytest.raises(Unlearned, match="eth0 on a"):
         list(checks.nic_traffic.run(NicTraffic((found,))))
 

@@ -19,7 +19,7 @@ from ncclprobe.session.ranks.identity import Backend, RankIdentity, RunConfig
 from ncclprobe.session.watchdog.ending import Ending
 from tests.each_row import each_row
 
-STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is started and not over"
+STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is started and not finished"
 
 
 def rank(number: int, *argv: str) -> Rank:
