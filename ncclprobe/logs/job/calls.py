@@ -203,7 +203,8 @@ def _stalled_calls(job: LookedAt) -> list[Stalled]:
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
     known = {rank for each in made for rank in (*each.waiting, *each.missing)}
     apart = any(function(call_of(job.ranks[rank])) in _P2P for rank in known & job.ranks.keys())
-    if (apart or len(known) < len(job.ranks)) and not job.moved and (told := list(_stalled_by_stacks(job))):
+    read = not job.moved and all(rank.stack for rank in job.ranks.values())
+    if read and (apart or len(known) < len(job.ranks)) and (told := list(_stalled_by_stacks(job))):
         return told  # torch records no new_group, and of gloo no send and no members of a group
     if made and all(each.missing for each in made):
         return made
