@@ -212,7 +212,7 @@ def test_a_row_says_what_its_number_is_worth(changes: dict[str, object], words: 
 
 def test_a_row_that_was_measured_again_says_what_came_of_it() -> None:
     again = replace(ROW, status="fail", retest=Retest(0.9, 1100.0, None, 5))
-    assert " ".join(rows.row(again, width=120).split()).endswith("fail, not 1.5 0.9 when retested")
+    assert " ".join(rows.row(again, width=120).split()).endswith("fail, not 1.5, 0.9 when retested")
 
 
 def test_a_verdict_of_many_words_stays_in_its_column() -> None:
