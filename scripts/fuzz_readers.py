@@ -262,7 +262,7 @@ def _learn(collectors: Sequence[Collector], draw: random.Random) -> object:
     fact = made(collector, _Spoiling(host, draw), given)
     changed = {**facts, collector.produces: fact}
     for verdict in judge_node(Snapshot("n0", changed), _checks_of(collector.produces), Job()):
-        if verdict.why.startswith("the check itself broke"):
+        if verdict.why.startswith("the check itself failed"):
             raise CheckBroke(f"{verdict.id}: {verdict.why}")
     return fact
 
@@ -292,7 +292,7 @@ def _question(sources: frozenset[Source]) -> Question:
 def _unbroken(report: Report) -> object:
     """Render a report on which no check broke."""
     for verdict in report.checks:
-        if verdict.why.startswith("the check itself broke"):
+        if verdict.why.startswith("the check itself failed"):
             raise CheckBroke(f"{verdict.id}: {verdict.why}")
     return _rendered(report)
 

@@ -63,7 +63,7 @@ def test_no_list_of_findings_is_left_of_a_machine_that_is_gone() -> None:
 
 @every_capture
 def test_no_check_breaks_on_a_captured_machine(path: Path) -> None:
-    broken = [verdict.why for verdict in findings.judged(path) if "the check itself broke" in verdict.why]
+    broken = [verdict.why for verdict in findings.judged(path) if "the check itself failed" in verdict.why]
     assert broken == []
 
 

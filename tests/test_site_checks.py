@@ -135,12 +135,12 @@ def test_no_prefix_of_ours_can_be_taken(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "raises": ("raise KeyError('x'); yield", "the check itself broke: KeyError: 'x'"),
-    "raises what is no Exception": ("raise SystemExit(0); yield", "the check itself broke: SystemExit: 0"),
+    "raises": ("raise KeyError('x'); yield", "the check itself failed: KeyError: 'x'"),
+    "raises what is no Exception": ("raise SystemExit(0); yield", "the check itself failed: SystemExit: 0"),
     "yields no finding": ("yield 'memory is little'", "it yielded str instead of a finding"),
     "yields a finding that is none": ("yield fail(3, 'is little')", "Expected `str`, got `int`"),
-    "does not end": ("import time\n    time.sleep(60); yield", "did not end within 0.2 s"),
-    "finds too much": ("yield from [fail('a', 'b')] * 9", "the check found more than 5 things"),
+    "does not end": ("import time\n    time.sleep(60); yield", "did not finish within 0.2 s"),
+    "finds too much": ("yield from [fail('a', 'b')] * 9", "the check returned more than 5 findings"),
 }
 
 
@@ -170,7 +170,7 @@ def ours(memory: Memory) -> bool:
     path.write_text(text)
     verdict = said(path)
     assert verdict.status is Status.UNKNOWN
-    assert f"the check itself broke: {why}" in verdict.why
+    assert f"the check itself failed: {why}" in verdict.why
 
 
 def test_two_checks_of_one_id_are_none(folder: Path) -> None:
@@ -186,7 +186,7 @@ BROKEN = {
     "does not parse": ("def", "its import raises SyntaxError"),
     "raises": ("class Own(Exception): pass\nraise Own('no licence')", "its import raises Own: no licence"),
     "leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
-    "does not end": ("import time\ntime.sleep(60)", "its import did not end within 0.2 s"),
+    "does not end": ("import time\ntime.sleep(60)", "its import did not finish within 0.2 s"),
     "holds no check": ("x = 1", "it contains no check"),
 }
 

@@ -75,7 +75,7 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
     accepted = accepted_by(judging.config)
     for pattern in (*judging.select, *judging.ignore) if judging.fleet is None else ():
         if pattern.startswith(TREND):
-            raise UsageError(f"{pattern[:80]} needs a store of reports; give --fleet PATH")
+            raise UsageError(f"{pattern[:80]} needs a store of reports; pass --fleet PATH")
     found = every_check(sources, accepted.checks)
     for option, patterns in (("--select", judging.select), ("--ignore", judging.ignore)):
         _refuse_unknown(option, patterns, found)

@@ -26,7 +26,7 @@ def machine_of(name: str | None, capture: Path | None, look_s: float = LOOK_S) -
     Raises UsageError.
     """
     if name and capture:
-        raise UsageError(f"{capture} and --machine {name[:40]!r}: give one")
+        raise UsageError(f"{capture} and --machine {name[:40]!r}: pass only one")
     if name and composed.is_composed(name):
         return ExpectationContext(composed.composed(name), None, f"composed of its parts: {name}")
     if name:
@@ -49,7 +49,7 @@ def request(
     """Request `ops` of `nbytes` on `nodes` of a known machine, with `gpus` of each (empty: all). Raises UsageError."""
     assert not isinstance(here.system, Absent)
     if len(nbytes) > MOST_SIZES:
-        raise UsageError(f"{len(nbytes)} sizes: give {MOST_SIZES} or fewer")
+        raise UsageError(f"{len(nbytes)} sizes: pass at most {MOST_SIZES}")
     release = version or here.nccl or LATEST
     return TableRequest(
         system=here.system,
@@ -77,9 +77,9 @@ def outlook(
     """
     for op in ops:
         if op not in OPS:
-            raise UsageError(f"op {op[:40]!r} is unknown; choose from {', '.join(OPS)}")
+            raise UsageError(f"unknown op {op[:40]!r} (expected {', '.join(OPS)})")
     if any(not 0 < each <= bounds.BYTES for each in nbytes):
-        raise UsageError(f"sizes: each must be above zero and no more than {bounds.BYTES} bytes")
+        raise UsageError(f"sizes: each must be above zero and at most {bounds.BYTES} bytes")
     here = machine_of(name, capture, look_s)
     if isinstance(here.system, Absent):
         return Outlook(None, here.system.why)

@@ -36,7 +36,7 @@ def part_lines(parts: Sequence[Check]) -> list[str]:
     lines = [*wrap(f"{parts[0].id}  ", title_of(parts), COLUMNS, whole=True), ""]
     for part in parts:
         lines += [f"{part.part}: {part.title}.", *_labelled_lines([("  why", part.why), ("  fix", part.fix)])]
-    about = f"`ncclprobe explain {parts[-1].key}` shows one with examples; {page(parts[0].id)}"
+    about = f"`ncclprobe explain {parts[-1].key}` shows one of them with examples; {page(parts[0].id)}"
     return [*lines, "", *wrap("", about, COLUMNS, whole=True)]
 
 
@@ -107,7 +107,7 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
         return check_lines(*rules) if len(rules) == 1 else [*_rows({each.id: each.title for each in rules})]
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
-    lists = "`ncclprobe explain NCCL_IB_` lists the variables that begin so" if wanted.isupper() else _CHECKS
+    lists = "`ncclprobe explain NCCL_IB_` lists the variables with that prefix" if wanted.isupper() else _CHECKS
     raise unknown(wanted, kind, (), lists, _similar_names(wanted, checks))
 
 

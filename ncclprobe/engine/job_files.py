@@ -165,7 +165,7 @@ def _add_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
     """Give a cause from the table of messages the remedy of the only check for the same cause."""
     own = [check for check in checks if check.cause and check.cause.code == cause.code]
     usual = next((check.fix for check in checks if check.key == cause.id), "")
-    general = cause.remedy in ("", usual) or cause.remedy.startswith("look at ")
+    general = cause.remedy in ("", usual) or cause.remedy.startswith("check ")
     if cause.id != "log.known-message" or not general or len(own) != 1 or not own[0].cause:
         return cause
     return replace(cause, remedy=own[0].fix, doctor=own[0].cause.doctor)
@@ -178,8 +178,8 @@ def _cut_short(log: JobLog) -> Iterator[str]:
     names = [log.streams[number].name for number in sorted(of_nccl)]
     if names:
         yield (
-            f"{first_of(names, 3)} ends within a line: NCCL does not flush standard output, so its last "
-            "lines are lost; NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps it"
+            f"{first_of(names, 3)} ends within a line. NCCL does not flush standard output, so its last lines are "
+            "lost; NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps them"
         )
 
 

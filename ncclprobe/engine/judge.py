@@ -344,7 +344,7 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         import traceback  # of a check that is broken, and costs a millisecond of every start
 
         where = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        why = f"the check itself failed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         return replace(blank, why=why)
 
 

@@ -345,7 +345,7 @@ def _why_none(rows: Sequence[Measurement]) -> str:
     known = [row.expectation.known for row in rows if row.expectation]
     if known:
         return f"; the last of them: {known[-1]}" if known[-1] else ""
-    return ": there is nothing to compare them with; give --expect FILE or --baseline PATH"
+    return ": there is nothing to compare them with; pass --expect FILE or --baseline PATH"
 
 
 def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:

@@ -114,7 +114,7 @@ def _is_command(text: str) -> bool:
     return bool(re.match(r"[\w.@:~/\[\] -]{0,60}[$#>] [a-z]", text))
 
 
-_REDIRECTED = "A PCIe switch redirects traffic between its devices to the processor (ACS)"
+_REDIRECTED = "A PCIe switch redirects traffic between its devices to the CPU (ACS)"
 
 
 def _redirects(machine: Snapshot) -> Verdict:
@@ -123,8 +123,8 @@ def _redirects(machine: Snapshot) -> Verdict:
     named = learned(machine.facts, NamedMachine)
     if not found or (named and named.machine and named.machine.cloud != "oracle"):
         return Verdict("pci.acs", machine.node, Status.PASS, _REDIRECTED)
-    message = f"{len(found)} of {len(found) + others} bridges redirect requests to the processor (ACS)"
-    remedy = "turn ACS off in the firmware's set-up, or with setpci at each boot, unless virtual machines run here"
+    message = f"{len(found)} of {len(found) + others} bridges redirect requests to the CPU (ACS)"
+    remedy = "unless virtual machines run here, turn ACS off in the firmware setup, or with setpci at each boot"
     evidence = (Evidence("lspci -vvv", text=f"ACSCtl of {', '.join(dict.fromkeys(found[:4]))}: ReqRedir+"),)
     details: dict[str, Any] = {"blame": "node", "action": "fix-image", "evidence": evidence, "remedy": remedy}
     finding = Finding(Severity.WARN, "PCIe switches", message, **details)
@@ -135,7 +135,9 @@ def _mark_unexplained(report: Report | None, node: str) -> Verdict:
     """Return the verdict on logs without a named cause: a failure that no check knows is not health."""
     if report is None or report.outcome != "failed":
         return Verdict(_NONE, node, Status.PASS, "No check recognises a failure in the pasted text.")
-    line = next((each.evidence[0].text for each in report.causes if each.evidence), "`ncclprobe explain FILE` shows it")
+    line = next(
+        (each.evidence[0].text for each in report.causes if each.evidence), "run `ncclprobe explain FILE` to see it"
+    )
     why = f"a line reports a failure that no check recognises: {line}"
     return Verdict(
         _UNEXPLAINED, node, Status.UNKNOWN, "Every line that reports a failure is known.", why, required=True
@@ -149,7 +151,7 @@ def _losses(machine: Snapshot) -> Verdict:
         counted = ", ".join(f"{counter} is {count}" for counter, count in lost.items() if count >= _MANY)
         if counted:
             message = f"{counted}: packets arrived, but there was no buffer for them"
-            remedy = "turn on priority flow control for the traffic class of RoCE, on this port and on the switch"
+            remedy = "turn on priority flow control for the RoCE traffic class, on this port and on the switch"
             evidence = (Evidence(f"ethtool -S {name}"),)
             findings.append(Finding(Severity.WARN, name, message, blame="link", evidence=evidence, remedy=remedy))
     status = Status.WARN if findings else Status.PASS

@@ -53,7 +53,7 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
         elif here.agents:
             agents[snapshot.node] = here, met
     if agents and not nodes:
-        kind = f"{plural(len(agents), 'node')} with an agent of torchrun and no rank"
+        kind = f"{plural(len(agents), 'node')} with a torchrun agent but no rank"
         return JobFiles({JobState: of_agents(agents)}, (kind,))
     if not nodes:
         raise UsageError(_none(snapshots))
@@ -68,7 +68,7 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
 def _none(snapshots: Sequence[Snapshot]) -> str:
     hidden = sum(snapshot.facts[LocalRanks].hidden for snapshot in snapshots)
     where = ", ".join(snapshot.node for snapshot in snapshots)
-    others = f"; {hidden} Python processes of other users run there: attach as the job's user or as root"
+    others = f"; {hidden} Python processes of other users run there; attach as the job's user or as root"
     return f"no rank of a job was found on {where}{others if hidden else ''}; --pid PID names one that sets RANK itself"
 
 

@@ -84,7 +84,7 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
     try:
         module, error = outcome(time.monotonic() + bounds.SITE_LOAD_S, load)
     except TimeoutError:
-        return (_substitute(name, origin, f"its import did not end within {bounds.SITE_LOAD_S:g} s"),)
+        return (_substitute(name, origin, f"its import did not finish within {bounds.SITE_LOAD_S:g} s"),)
     if error or module is None:
         return (_substitute(name, origin, f"its import raises {_describe_error(error)}"),)
     found = [value for value in vars(module).values() if isinstance(value, Check)]
@@ -104,7 +104,7 @@ def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Fi
     most = bounds.SITE_FINDINGS
     found = _call_in_time(lambda: [_finding(each) for each in islice(run(*facts), most + 1)])
     if len(found) > most:
-        raise Unlearned(f"the check found more than {most} things")
+        raise Unlearned(f"the check returned more than {most} findings")
     return found
 
 
@@ -116,9 +116,9 @@ def _call_in_time(work: Callable[..., T], *facts: Any) -> T:
     try:
         found, error = outcome(time.monotonic() + bounds.SITE_CHECK_S, lambda: work(*facts))
     except TimeoutError:
-        raise Unlearned(f"the check did not end within {bounds.SITE_CHECK_S:g} s") from None
+        raise Unlearned(f"the check did not finish within {bounds.SITE_CHECK_S:g} s") from None
     if error:
-        raise error if isinstance(error, Exception) else Unlearned(f"the check itself broke: {_describe_error(error)}")
+        raise error if isinstance(error, Exception) else Unlearned(f"the check itself failed: {_describe_error(error)}")
     return cast(T, found)
 
 
@@ -148,7 +148,7 @@ def _substitute(name: str, origin: str, why: str) -> Check:
         title=f"The checks of {origin} cannot be loaded",
         right=f"the checks of {origin} can be loaded",
         why="A site that relies on its own checks must not pass because they are missing.",
-        fix=f"Look with `ncclprobe checks --test {name}`; leave them out with --ignore '{PREFIX}{name}.*'.",
+        fix=f"Run `ncclprobe checks --test {name}` to see why. To leave them out, pass --ignore '{PREFIX}{name}.*'.",
         bad_examples=tuple,
         good_examples=tuple,
         required=True,

@@ -132,8 +132,8 @@ def _refuse_foreign(found: os.stat_result) -> None:
         why = f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users write to it"
     if why:
         raise UsageError(
-            f"{Path.cwd() / NAME} is not read, because {why}; to go on without it give --no-config, to trust it give "
-            f"--config ./{NAME}"
+            f"{Path.cwd() / NAME} is not read, because {why}; to continue without it pass --no-config, to trust "
+            f"it pass --config ./{NAME}"
         )
 
 
@@ -162,7 +162,7 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
             raise UsageError(f"{where}: {key} must be text and not empty")
     for key in _NEEDED:
         if key not in entry:
-            why = "say why, for the readers of the report" if key == "reason" else "name a check, such as ib.state"
+            why = "give a reason for the readers of the report" if key == "reason" else "name a check, such as ib.state"
             raise UsageError(f"{where}: {key} is missing: {why}")
     return Ignore(entry["check"], entry.get("subject", "*"), entry["reason"], where)
 

@@ -95,7 +95,7 @@ class Tried(Struct, frozen=True):
     def why(self) -> str:
         """Return what failed, in the words of the ends."""
         told = [f"{each.end.node}: {text}" for each in self.seen if (text := each.failed)]
-        return "; ".join(told) or "neither end reports why"
+        return "; ".join(told) or "neither end gives a reason"
 
     @property
     def met(self) -> bool:
@@ -233,7 +233,7 @@ def tests(rails: Every[Rails]) -> list[Tried]:
     if not any(each.met for each in found):
         whys = [each.untested or each.why for _, each in rails.items() if each.untested or not each.ports]
         raise Unlearned(
-            f"no rail was tested: {whys[0] if whys else 'the run ran out of time, or no two nodes connected'}"
+            f"no rail was tested: {whys[0] if whys else 'the run ran out of time, or no two nodes could connect'}"
         )
     return found
 
@@ -357,7 +357,7 @@ def pkey_problem(own: RailAddress, peer: RailAddress) -> str:
     if own.pkey & _KEY != peer.pkey & _KEY:
         return "the P_Keys differ"
     limited = not (own.pkey | peer.pkey) & _FULL_MEMBER
-    return "both are limited members of the partition, which may not talk to each other" if limited else ""
+    return "both are limited members of the partition, which may not communicate with each other" if limited else ""
 
 
 def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way, list[Tried]]]:

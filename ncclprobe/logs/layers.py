@@ -145,7 +145,7 @@ LAYERS = (
          "Watchdog caught", "flight recorder"),
         wraps=(*_TRANSPORTS, "cuda", "store", "dns", "kernel"),
         switch="TORCH_CPP_LOG_LEVEL=INFO with TORCH_DISTRIBUTED_DEBUG=DETAIL",
-        look="the flight records (TORCH_FR_BUFFER_SIZE, TORCH_NCCL_DUMP_ON_TIMEOUT), one a rank",
+        look="the flight records (TORCH_FR_BUFFER_SIZE, TORCH_NCCL_DUMP_ON_TIMEOUT), one for each rank",
     ),
     Layer(
         "ray", "Ray",
@@ -160,12 +160,13 @@ LAYERS = (
          " orted", "CalledProcessError", "returned non-zero exit status", "exits with return code", "SignalException",
          "death signal", "Exited with exit code", "a non-zero exit code"),
         ("torchrun", "prterun: ", "deepspeed: "), wraps=("program", "framework", "ray", "ssh", *_LIBRARIES),
-        look="the output of the process that it names: torchrun --redirects 3 --log-dir DIR keeps one a rank",
+        look="the output of the process that it names (torchrun --redirects 3 --log-dir DIR keeps a file for each "
+            "rank)",
     ),
     Layer(
         "terminal", "the terminal", ("Hangup", "SIGHUP", "got signal: 1", "Received 1 death signal", "nohup: "),
         ("^C", "KeyboardInterrupt"), fault="job",
-        look="who closed the session; start jobs in tmux, with setsid, or as a batch job",
+        look="who closed the session, and start jobs in tmux, with setsid, or as a batch job",
     ),
     Layer(
         "framework", "the framework",

@@ -178,8 +178,8 @@ def earlier_attempts(log: JobLog) -> Iterator[str]:
         if errors:
             last = errors[-1]
             yield (
-                f"{stream.name} has several attempts; judged is the last, from line {anew} on; before it, line "
-                f"{last.line}: {whole_words(last.text, 120)}"
+                f"{stream.name} contains several attempts. The last one, from line {anew} on, is judged. Before it, "
+                f"line {last.line}: {whole_words(last.text, 120)}"
             )
 
 

@@ -326,7 +326,7 @@ class Clocks(Struct, frozen=True):
         if self.nhosts < 2:
             return ""
         if not self.ahead_s:
-            return "times of different hosts are not compared: no moment is in the logs of two of them"
+            return "times on different hosts are not compared, because no event is in the logs of two of them"
         late = {host: each for host, each in self.ahead_s.items() if abs(each) > _APART_S}
         how = f"by {plural(self.shared, 'communicator')} that several hosts initialised together"
         if not late:

@@ -141,7 +141,7 @@ def _unread(logs: Sequence[ReadLog]) -> Iterator[str]:
         if log.stream.cut:
             yield f"{name}: {log.stream.cut}"
         if log.dropped:
-            yield f"{name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
+            yield f"{name}: {log.dropped} lines in the middle were left out, because the log is too long"
 
 
 def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStream:

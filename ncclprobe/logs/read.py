@@ -107,7 +107,7 @@ _ALONE_BYTES = 48 << 20
 _LAST_WORDS_S = 30.0  # for what was read, once the time for reading is over
 _FEWEST_EVENTS = 64
 _SHOW_EVERY_S = 1.0
-_OF_NO_RANK = "a flight-recorder dump whose rank is not known: name it NAME_rank_N"
+_OF_NO_RANK = "a flight-recorder dump with an unknown rank; name it NAME_rank_N"
 
 Show = Callable[[str], None]
 T = TypeVar("T")
@@ -275,10 +275,10 @@ def refuse_nothing_read(found: JobFiles, files: Sequence[JobFile]) -> None:
     """Raise UsageError if no file is of a kind that can explain a failed job."""
     if not found.facts:
         if not files:
-            raise UsageError("no files found there; give the job's logs, or the folder that contains them")
+            raise UsageError("no files found there; pass the job's logs, or the folder that contains them")
         shown = "; ".join(f"{each.source}: {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} mentions a failed job: {shown}")
     logs = found.facts.get(JobLog)
     if len(found.facts) == 1 and isinstance(logs, JobLog) and not (found.reports or found.captures or logs.known):
         names = ", ".join("standard input" if each.name == STDIN else each.name for each in logs.streams[:3])
-        raise UsageError(f"{names}: contains no recognised line of NCCL, torch or a launcher; give the job's own logs")
+        raise UsageError(f"{names}: contains no recognised line of NCCL, torch or a launcher; pass the job's own logs")

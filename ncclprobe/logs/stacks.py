@@ -97,7 +97,7 @@ def read_stacks(name: str, data: bytes) -> tuple[ProcessStack, ...]:
     text = data.decode("utf-8", "replace")
     found = tuple(_parse_json(name, data) if text.lstrip()[:1] == "[" else _parse_text(name, text))
     if not found:
-        raise ParseError("contains no stack of a process")
+        raise ParseError("contains no process stack")
     return found
 
 
@@ -152,7 +152,7 @@ def _parse_json(name: str, data: bytes) -> Iterator[ProcessStack]:
         made = [(str(each.get("thread_name") or ""), 1, [*_frames(each["frames"])]) for each in threads]
         pid = int(threads[0].get("pid") or -1) if threads else -1
     except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError) as error:
-        raise ParseError(f"no stacks of py-spy: {error}") from None
+        raise ParseError(f"no py-spy stacks: {error}") from None
     yield from _process(name, pid, "", rank_of_name(name), made)
 
 

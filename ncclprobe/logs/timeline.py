@@ -63,10 +63,10 @@ def _suspect_steps(suspects: Sequence[Suspect], log: JobLog | None) -> Iterator[
         yield f"{on}, as root: `journalctl -k{span} | grep -iE 'oom|killed|xid|segfault|nvrm|mce'`"
     if suspects and log:
         if job := _slurm_job(log):
-            yield f"what the scheduler saw: `sacct -j {job} -o JobID,State,ExitCode,DerivedExitCode,NodeList,MaxRSS`"
+            yield f"the scheduler's record: `sacct -j {job} -o JobID,State,ExitCode,DerivedExitCode,NodeList,MaxRSS`"
         elif any(host for host in {each.host for each in suspects} if "-worker-" in host or "-master-" in host):
             pods = ", ".join(f"`kubectl describe pod {each.host}`" for each in suspects[:_MOST_NAMED])
-            yield f"what the scheduler saw: {pods}: its last state, OOMKilled and exit code"
+            yield f"the scheduler's record: {pods} shows its last state, OOMKilled and exit code"
 
 
 def _slurm_job(log: JobLog) -> str:
@@ -82,7 +82,7 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
         yield "explain the logs of the ranks together with these files"
         return
     if missing := missing_ranks(log):
-        yield f"explain the logs of {fold_ranks(missing)} too: their last lines are not known"
+        yield f"explain the logs of {fold_ranks(missing)} too, because their last lines are unknown"
     if not records and any(_waited(each) for each in found):
         named = [release for each in log.versions.get("torch", ()) if (release := _release(each))]
         yield RECORDS.format(**(_SINCE_2_9 if named and min(named) >= (2, 9) else _BEFORE_2_9))
@@ -91,7 +91,7 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
     hosts = [host for host in dict.fromkeys(event.host for event in log.events) if host]
     on = f" on {fold(hosts)}" if 0 < len(hosts) <= _MOST_NAMED else " on every host"
     if any(_may_be_in_the_kernels_log(each) for each in found):
-        yield f"explain the kernel's log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"
+        yield f"explain the kernel log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"
 
 
 _OF_NCCL = ("NCCL error", "NCCL failure", "ncclUniqueId", "ncclCommInit", "ncclSystemError", "ncclInternalError")
@@ -216,7 +216,7 @@ def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
     if last is not None and last.state != "completed":
         return f"in a collective, {last.state}"
     if waited:
-        return "gave up a collective"
+        return "timed out in a collective"
     if rank.init_started > rank.init_complete:
         return "in the initialisation of a communicator"
     return "its log ends" if last is None else "between collectives"
@@ -297,34 +297,34 @@ def _not_here(log: JobLog) -> Iterator[str]:
     missing = missing_ranks(log)
     if missing and 0 < len(log.ranks) < (log.world_size or 0):
         yield (
-            f"of {log.world_size} ranks {len(log.ranks)} wrote a line: there is none of {fold_ranks(missing)}, which "
-            "did not join, or whose logs are not here"
+            f"{len(log.ranks)} of {log.world_size} ranks wrote a line. There is none from {fold_ranks(missing)}: "
+            "they did not join, or their logs are not here"
         )
 
 
 _STAGES = (
     (
         ("Building extension module", "loading fused kernels", "Loading extension module", "Emitting ninja build"),
-        "kernels are compiled; a `lock` that a killed build left in TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions), "
-        "or in the program's build folder, makes all others wait",
+        "kernels are being compiled; if a killed build left a `lock` in TORCH_EXTENSIONS_DIR "
+        "(~/.cache/torch_extensions), or in the program's build folder, all others wait for it",
     ),
     (
         ("- Init COMPLETE", "Connected all", "Connected NVLS"),
-        "NCCL's communicator is complete; the next step is the program's: its first collective, or work before it",
+        "NCCL's communicator is complete; next the program calls its first collective, or does other work first",
     ),
     (
         (" via NET/", " via P2P", " via SHM", "Trees [", "Channel 0"),
-        "NCCL connects its channels; each rank connects to the address of its neighbour's interface",
+        "NCCL is connecting its channels; each rank connects to the address of its neighbour's interface",
     ),
     (
         ("processes registered", "is using nccl==", "NCCL version", "Bootstrap : Using", "Using network"),
-        "NCCL sets up its first communicator: all ranks have to join and to reach rank 0",
+        "NCCL is setting up its first communicator; all ranks must join and reach rank 0",
     ),
     (
         ("GLOBAL_RANK: ", "store_based_barrier", "store based barrier", "endezvous", "initializing torch distributed"),
-        "ranks are meeting: those that joined wait for the rest",
+        "ranks are joining; those that joined wait for the rest",
     ),
-    (("Loading safetensors", "oading checkpoint", "Loaded engine"), "weights are read"),
+    (("Loading safetensors", "oading checkpoint", "Loaded engine"), "weights are being read"),
 )
 """What a program does after such a line, the line that it wrote last."""
 
@@ -335,7 +335,7 @@ def stage(log: JobLog, seen: Sequence[LastSeen]) -> Iterator[str]:
         return
     texts = [each.last.text for each in seen] + [stream.last.text for stream in log.streams if stream.last]
     stages = (doing for signs, doing in _STAGES if any(sign in text for text in texts for sign in signs))
-    yield from (f"by its last line, {doing}" for doing in islice(stages, 1))
+    yield from (f"according to its last line, {doing}" for doing in islice(stages, 1))
 
 
 def _late_ranks(seen: Sequence[LastSeen]) -> Iterator[str]:
@@ -344,13 +344,13 @@ def _late_ranks(seen: Sequence[LastSeen]) -> Iterator[str]:
     most = max(seen, key=_nwriters, default=None)
     for each in seen:
         if furthest is not None and each.step is not None and each.step < furthest:
-            yield f"{_named(each)} came to step {each.step}, others to {furthest}"
+            yield f"{_named(each)} reached step {each.step}, but others reached {furthest}"
         elif most is not None and each is not most and 2 * _nwriters(most) >= sum(map(_nwriters, seen)):
             before = (most.time_s or 0.0) - (each.time_s or 0.0)
             if most.time_s and each.time_s and before >= _SILENT_S:
                 yield f"{_named(each)} fell silent {before:.0f} s before most"
             elif furthest is None and not (most.time_s and each.time_s) and _nwriters(most) > 2 * _nwriters(each):
-                yield f"{_named(each)} ended at another line than most: {whole_words(each.last.text, 80)}"
+                yield f"the log of {_named(each)} ends at a different line from most: {whole_words(each.last.text, 80)}"
 
 
 def _nwriters(seen: LastSeen) -> int:
@@ -375,7 +375,7 @@ def _slower(paces: Sequence[Pace], name: str) -> str:
             now, first = median(each for each, _ in since), since[0][1]
             return (
                 f"slow since step {first.step} ({name}:{first.line}): a step takes {now:.3g} s, {now / before:.0f} "
-                f"times the {before:.3g} s before"
+                f"times as long as the {before:.3g} s before"
             )
     return ""
 
@@ -387,8 +387,8 @@ def _init_progress(log: JobLog) -> Iterator[str]:
     if len(bridged) > 1:
         port = next(iter(bridged.values()))
         yield (
-            f"NCCL uses {port[1]} ({port[2]}) on {first_of([*bridged], 3)}: a bridge within each host, which may lead "
-            "to no other; NCCL_SOCKET_IFNAME names the interface of the network between the hosts"
+            f"NCCL uses {port[1]} ({port[2]}) on {first_of([*bridged], 3)}. That is a bridge within each host, "
+            "which may not reach other hosts. Set NCCL_SOCKET_IFNAME to the interface that connects the hosts"
         )
     begun = log.having("Bootstrap : Using", "Bootstrap: Using", "- Init START")
     spoke = {(e.host, e.pid): e.rank for e in begun if e.host and e.pid is not None}
@@ -396,6 +396,6 @@ def _init_progress(log: JobLog) -> Iterator[str]:
     late = [f"{host}:{pid}" for host, pid in sorted(spoke.keys() - done, key=str)]
     if late and len(spoke) > 1:
         yield (
-            f"of {len(spoke)} processes that write NCCL's lines {len(late)} did not say that its initialisation is "
+            f"{len(late)} of {len(spoke)} processes that write NCCL lines did not report that initialisation is "
             f"complete: {first_of(late, 4)}"
         )

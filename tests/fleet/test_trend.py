@@ -153,7 +153,7 @@ def test_trends_may_be_chosen_or_left_out_where_a_store_is_given(
 ) -> None:
     path = tmp_path / "fleet.db"
     assert main([*DOCTOR, "--select", "trend.*"]) == 2
-    assert "trend.* needs a store of reports; give --fleet PATH" in capsys.readouterr().err
+    assert "trend.* needs a store of reports; pass --fleet PATH" in capsys.readouterr().err
     code = main([*DOCTOR, "--ignore", "trend.*", "--fleet", str(path), "--json", "-"])
     assert not [each for each in json.loads(capsys.readouterr().out)["checks"] if each["id"].startswith("trend.")]
     assert code == main([*DOCTOR])

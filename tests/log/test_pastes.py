@@ -333,7 +333,7 @@ def test_what_the_kernel_says_of_a_host_is_no_cause_of_a_job_that_ended_well(tmp
     explain.main([*(str(tmp_path / name) for name in files), "--json", str(report), "-q"])
     found = json.loads(report.read_text())
     assert (found["outcome"], found["causes"]) == ("ended-well", [])
-    assert any("worth a look" in note for note in found["notes"])
+    assert any("worth checking" in note for note in found["notes"])
 
 
 def test_lines_that_a_terminal_cut_are_whole_again(tmp_path: Path) -> None:

@@ -79,4 +79,4 @@ def test_a_dump_of_no_known_rank_is_said(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     assert explain.main([str(nameless), "--json", str(report), "-q"]) == 0
     (found,) = json.loads(report.read_text())["not_understood"]
-    assert "whose rank is not known" in found["text"]
+    assert "with an unknown rank" in found["text"]

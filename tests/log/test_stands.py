@@ -28,14 +28,14 @@ def test_of_a_job_that_stands_still_it_is_said_how_far_each_rank_came(tmp_path: 
     files = {f"rank{rank}.log": trained(0, 30 if rank != 5 else 23, 10) for rank in range(8)}
     report = hang(tmp_path, files)
     assert (report["outcome"], report["causes"], report["exit_code"]) == ("unknown", [], 0)
-    assert report["stands"] == ["rank 5 came to step 22, others to 29"]
+    assert report["stands"] == ["rank 5 reached step 22, but others reached 29"]
     assert [(each["ranks"], each["step"]) for each in report["last_seen"]] == [([5], 22), ([0, 1, 2, 3, 4, 6, 7], 29)]
 
 
 def test_hosts_that_number_their_lines_are_told_apart_and_may_have_nothing_of_nccl(tmp_path: Path) -> None:
     said = "2026-11-20T08:00:{:02} - {} - levanter.checkpoint - INFO :: Saved checkpoint for step {}\n"
     text = "".join(said.format(n, n, 100) for n in range(4)) + "".join(said.format(9 + n, n, 200) for n in (0, 1, 3))
-    assert hang(tmp_path, {"all.log": text})["stands"] == ["rank 2 came to step 100, others to 200"]
+    assert hang(tmp_path, {"all.log": text})["stands"] == ["rank 2 reached step 100, but others reached 200"]
 
 
 @each_row(("after", "slow"), [(90, True), (14, False)])
@@ -49,13 +49,13 @@ def test_a_job_whose_steps_take_longer_and_longer_is_slow_since_one(tmp_path: Pa
     [
         (
             "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/5\n",
-            "of 5 ranks 1 wrote a line: there is none of ranks 1-4",
+            "1 of 5 ranks wrote a line. There is none from ranks 1-4",
         ),
-        ("world size: 8\nBuilding extension module softmax_cuda...\n", "by its last line, kernels are compiled"),
+        ("world size: 8\nBuilding extension module softmax_cuda...\n", "according to its last line, kernels are being compiled"),
         (
             "".join(f"[1,{rank}]<stderr>:rank {rank} MPI size: 4\n" for rank in range(4))
             + "".join(f"[1,{rank}]<stderr>:Loaded engine\n" for rank in (0, 1, 3)),
-            "rank 2 ended at another line than most: ",
+            "the log of rank 2 ends at a different line from most: ",
         ),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_process_that_did_not_end_the_initialisation_is_told_where_there_is_no
     begun = "n1:{0}:{0} [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
     done = "n1:7:8 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 7 commId 0xa - Init COMPLETE\n"
     report = hang(tmp_path, {"train.log": begun.format(7) + begun.format(9) + done})
-    assert report["stands"][0].startswith("of 2 processes that write NCCL's lines 1 did not say")
+    assert report["stands"][0].startswith("1 of 2 processes that write NCCL lines did not report")
     assert "n1:9" in report["stands"][0]
 
 

@@ -63,7 +63,10 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
         names = {end: f"{end} ({nic.name})" if nic else str(end) for end, nic in zip(ends, nics, strict=True)}
     shared = bool(known) and numbers is None
     several = max(end.rail for end in ends) > 0
-    note = "a rail is the place of a rank on its node here: ranks share NICs, or these are not known everywhere"
+    note = (
+        "here a rail is a rank's position on its node, because ranks share NICs or their NICs are not known "
+        "on every node"
+    )
     return Placement(tuple(hosts), ends, names, note if shared and several else "")
 
 
