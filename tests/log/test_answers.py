@@ -50,7 +50,7 @@ def test_a_line_of_another_layer_brings_the_next_step_of_that_layer_and_not_of_n
     for line, layer in rows.items():
         cause = explained(tmp_path, f"starting\n{line}", "--failed")["causes"][0]
         steps_of_nccl = [each for each in cause["collect"] if "NCCL_DEBUG=" in each]
-        if layer not in cause["message"] or not cause["fix"].startswith("look at") or steps_of_nccl:
+        if layer not in cause["message"] or not cause["fix"].startswith("check ") or steps_of_nccl:
             wrong.append((line, cause))
     assert wrong == []
     cause = explained(tmp_path, "n0:7:9 [0] frob.cc:9 NCCL WARN Frob of 7 went odd\n", "--failed")["causes"][0]
