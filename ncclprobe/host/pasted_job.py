@@ -21,6 +21,7 @@ _TYPES = re.compile(
     r"(?<![\w-])(?:"
     r"[gp]\d[a-z0-9-]{0,12}\.(?:\d{0,2}xlarge|metal)"
     r"|a\d[a-z]?-(?:high|mega|ultra|edge|max)gpu-\d{1,2}g(?:-metal)?|g[24]-standard-\d{2,3}"
+    r"|nd[ _-]?(?:a100|h[12]00)[ _-]?v[45]"
     r"|(?:standard_)?n[cd]\d{2,3}[a-z0-9_]{2,40}_v\d|bm\.gpu[\w.-]{1,30}"
     r"|(?:dgx|hgx)[ _-]?(?:[abh]\d00|spark)|gb[23]00[ _-]nvl72)\b",
     re.IGNORECASE,
@@ -103,7 +104,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     """
     lines = [line[:_MOST] for line in whole(written)]
     found: dict[str, str | int | bool | list[str] | dict[str, str] | dict[str, int]] = {
-        "type": _only(match[0] for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
+        "type": _only(_in_full(match[0]) for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
         "gpu": _fullest(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
         "gpus": _count([line for line in lines if not line.startswith("|")], _COUNTS),
         "nodes": _nodes(lines),
@@ -119,10 +120,21 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     tasks, nodes = _count(lines, (_TASKS,)), _nodes(lines)
     if tasks and nodes and tasks % nodes == 0:
         found["ranks"] = found["ranks"] or tasks // nodes
-    if str(found["type"]).startswith(("nc", "nd")):
-        found["type"] = f"standard_{found['type']}"
     kept = {name: value for name, value in found.items() if value}
     return {NAMED: json.dumps(kept)} if kept else {}
+
+
+_AZURES = {
+    "nda100v4": "standard_nd96amsr_a100_v4",
+    "ndh100v5": "standard_nd96isr_h100_v5",
+    "ndh200v5": "standard_nd96isr_h200_v5",
+}
+
+
+def _in_full(name: str) -> str:
+    """Return the name of Azure's size for that of its series, such as ND H100 v5; any other name as it is."""
+    size = _AZURES.get(re.sub(r"[ _-]", "", name.lower()), name.lower())
+    return f"standard_{size}" if size.startswith(("nc", "nd")) else size
 
 
 def _only(words: Iterable[str]) -> str:

@@ -17,8 +17,10 @@ from ncclprobe.checks.env import (
     written,
 )
 from ncclprobe.checks.env.fixtures import ONE_NODE, gpus, setting
+from ncclprobe.expect.tables.machines import named as machine_named
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.loader import Loader
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, NamedFiles, Settings, TopologyFile
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
@@ -37,6 +39,7 @@ ETC = f"{SYSTEM_FILE}:1"
 _GPU = Device(
     "0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), PciPosition("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0
 )
+NOT_NAMED = Absent("no text names a machine")
 TREE = Pci({_GPU.address: _GPU})
 PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
@@ -200,7 +203,9 @@ _MADE_FOR = {
     last=True,
     applies=topology_named,
 )
-def topo_name(settings: Settings, gpus: Gpus) -> Iterator[Finding]:
+def topo_name(
+    settings: Settings, gpus: Gpus | Absent, described: NamedMachine | Absent = NOT_NAMED
+) -> Iterator[Finding]:
     """The name of NCCL_TOPO_FILE is that of a machine type with other GPUs.
 
     Right: The name of NCCL_TOPO_FILE does not belong to a machine type with other GPUs.
@@ -210,7 +215,11 @@ def topo_name(settings: Settings, gpus: Gpus) -> Iterator[Finding]:
     """
     words = re.findall(r"[a-z0-9]+", (settings.get("NCCL_TOPO_FILE") or "").rpartition("/")[2].lower())
     named = next((_MADE_FOR[word] for word in words if word in _MADE_FOR), ())
-    here = sorted({gpu.name for gpu in gpus.all})
+    machine = machine_named(described.type) if isinstance(described, NamedMachine) and described.type else None
+    if isinstance(gpus, Absent) and machine is None:
+        raise Unlearned(gpus.why, gpus.refused)
+    here = sorted({gpu.name for gpu in gpus.all if gpu.name} if isinstance(gpus, Gpus) else ())
+    here = here or list(machine.match.gpu_names[:1] if machine else ())
     if named and here and not any(name in gpu for name in named for gpu in here):
         message = f"is named after a machine with {' or '.join(named)}; the GPUs here are {', '.join(here)}"
         yield jobs_warn("NCCL_TOPO_FILE", message, evidence(settings, "NCCL_TOPO_FILE"))
