@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
@@ -13,6 +14,7 @@ from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import of_agents, stand
+from ncclprobe.logs.job.arguments import address
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, some
@@ -264,3 +266,17 @@ def test_of_spawned_processes_the_one_that_does_not_try_to_join_is_named() -> No
         )
     ]
     assert words == ["SLOW", "SLOW", "CANNOT TELL", "CANNOT TELL", "CANNOT TELL"]
+
+
+@each_row(
+    ("values", "store"),
+    [
+        ({"hostname": "n1", "port": "29500"}, "n1:29500"),
+        ({"init_method": "tcp://n1:29500?rank=0"}, "n1:29500"),
+        ({"init_method": "file:///shared/x"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_store_of_a_call_is_where_its_arguments_say(values: dict[str, str], store: str) -> None:
+    frame: Any = SimpleNamespace(filename="/venv/torch/distributed/rendezvous.py", values=values)
+    assert address([frame]) == store

@@ -52,8 +52,10 @@ from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
 
 OTHER = Machine(Dmi("Supermicro", "SYS-420GP"))
-SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
-LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
+SMALL, LARGE, LARGER, WITH_ECC = (
+    Gpus(tuple(replace(gpu, memory_bytes=gib << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
+    for gib in (40, 80, 96, 75)
+)
 
 
 def _efa(state: str = "ACTIVE") -> Fabric:
@@ -93,8 +95,9 @@ CASES = {
         bad=[
             ("WARN job: n3 on n3", H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
             ("WARN job: nodes", Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+            ("WARN job: nodes", Every({"n0": LARGER, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
         ],
-        good=[(H100S, DGXS)],
+        good=[(H100S, DGXS), (Every({"n0": WITH_ECC, "n1": LARGE}), Every({"n0": DGX, "n1": DGX}))],
     ),
     "sync.machine/nic-count": Cases(
         bad=[
