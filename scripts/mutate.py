@@ -9,14 +9,13 @@ those that call the changed function, or one that uses the changed constant: fir
 module, then the shortest. Which test calls what is recorded once, in some minutes, and again for the test files that
 changed since; remove .venv/touched.jsonl to record all again. Prints a line for each fault as it is judged, and the
 figures of each room. A survivor is a place to look: some faults change nothing that a user could see. What timed out
-or is unsure counts as not caught: on a busy machine a deadline says nothing.
+counts as not caught: on a busy machine a deadline says nothing.
 """
 
 import argparse
 import ast
 import functools
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -232,8 +231,12 @@ def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
         shared = len({*path.stem.split("_")} & {*Path(file).stem.split("_")})
         if shared or is_called_as(ROOT / file, path.parent.name):
             found += [(False, -shared, seconds, test) for test, seconds, _ in tests]
-    spent = itertools.accumulate(seconds for _, _, seconds, _ in sorted(found))
-    return [test for (*_, test), until in zip(sorted(found), spent, strict=True) if until <= NEAR_S]
+    left, chosen = NEAR_S, list[str]()
+    for _, _, seconds, test in sorted(found):
+        if seconds <= left:
+            left -= seconds
+            chosen.append(test)
+    return chosen
 
 
 class Scope(NamedTuple):
@@ -321,10 +324,10 @@ class Warm:
 
 
 def outcome(copy: Path, warm: Warm, fault: Fault, near: Sequence[str]) -> str:
-    """Play a fault's near tests: ``caught``, ``survived``, ``timed out`` or ``unsure``.
+    """Play a fault's near tests: ``caught``, ``survived`` or ``timed out``.
 
-    What shows only if the file is imported with the fault is played by a new process. ``unsure``: the test that failed
-    also fails without the fault, as where the machine is busy.
+    What shows only if the file is imported with the fault is played by a new process. A test that also fails without
+    the fault, as on a busy machine, catches nothing: the others are played again.
     """
     target = copy / fault.path
     whole, times = target.read_bytes(), (target.stat().st_atime, target.stat().st_mtime)
@@ -343,7 +346,9 @@ def outcome(copy: Path, warm: Warm, fault: Fault, near: Sequence[str]) -> str:
         return "timed out"
     if not failed:
         return "survived"
-    return "unsure" if warm(fault.path, "", [failed])[0] else "caught"
+    if warm(fault.path, "", [failed])[0]:
+        return outcome(copy, warm, fault, [test for test in near if test != failed])
+    return "caught"
 
 
 def pytest_in(copy: Path, given: Mapping[str, str], files: Iterable[str]) -> list[str]:
