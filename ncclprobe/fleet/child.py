@@ -1,6 +1,7 @@
-"""A store in a child process: a dead file system keeps the child, and not the command, which has a verdict to give.
+"""Access the store from a child process: a dead file system blocks the child, and not the command, which owes a
+verdict.
 
-What a command knows of its nodes is asked with its report, before that is finished; it is added once it is written.
+The history is asked for with an unfinished report, which is added once it is written.
 """
 
 import os
@@ -19,11 +20,11 @@ from ncclprobe.model.report import Report, digest
 from ncclprobe.model.values import Struct, field
 
 _START_S = 3.0
-"""For a child to start on a busy node; what it may wait for others is less."""
+"""Time for a child to start on a busy node."""
 
 
 class _Asked(Struct, frozen=True):
-    """A report as JSON; the store is at `path`, `source` is the place of the report that it keeps."""
+    """A report as JSON; `path` of the store; `source`: the place of the report, which the store keeps."""
 
     path: str
     source: str
@@ -38,7 +39,7 @@ class _Answer(Struct, frozen=True):
 
 
 def past(report: bytes, path: Path, patience_s: float) -> dict[str, History]:
-    """Return what the store at `path` would keep of each node of a report, which it does not add.
+    """Return what the store at `path` would keep of each node of a report, without adding it.
 
     Raises UsageError or HostError.
     """
@@ -63,7 +64,7 @@ def _asked(report: bytes, path: Path, source: str, patience_s: float, *, add: bo
 
 
 def serve() -> None:
-    """Answer requests of standard input until it closes."""
+    """Answer requests on standard input until it closes."""
     with os.fdopen(os.dup(0), "rb") as stream, os.fdopen(os.dup(1), "wb") as answers:
         for request in requests(stream, bounds.REPORT_BYTES):
             answers.write(framed(msgspec.json.encode(_answer(msgspec.json.decode(request, type=_Asked)))))

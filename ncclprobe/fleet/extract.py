@@ -1,7 +1,7 @@
 """Extract from a report the data about each of its nodes: findings, and numbers that belong to one node.
 
-A collective of several nodes is as slow as the slowest, and is not evidence about any single one. Between nodes a
-number is the median over partners, so that a faulty partner does not make another node look faulty.
+A collective of several nodes is as slow as the slowest, and is no evidence about any single one. Between nodes a number
+is the median over partners, so that a faulty partner does not make another node look faulty.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.redact.pseudonyms import PSEUDONYM
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
-"""Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
+"""Versions of a node that may cause a change; torch, NCCL and settings make another series."""
 _SIGMAS = 1.96
 """Standard deviations from the middle of a 95 % interval to its end."""
 _MAD_TO_SIGMA = 1.4826
@@ -53,7 +53,7 @@ def told(report: Report, source: str) -> list[NodeReport]:
     numbers: dict[str, dict[Number, Reading]] = {name: {} for name in names}
     for name, number, reading in _numbers(report):
         fits = name in numbers and len(numbers[name]) < bounds.FLEET_NUMBERS
-        number = Number(_cut(number.part), _cut(number.name), number.unit, _cut(number.how, _HOW))
+        number = Number(_clean(number.part), _clean(number.name), number.unit, _clean(number.how, _HOW))
         if fits and bounds.LEAST_GBPS <= reading.value <= bounds.MOST_GBPS:
             noise = min(max(reading.noise, 0.0), 1.0)
             numbers[name][number] = replace(reading, time_s=time_s, noise=noise)
@@ -61,51 +61,51 @@ def told(report: Report, source: str) -> list[NodeReport]:
         NodeReport(
             node.name, time_s, tuple(faults[node.name][: bounds.FLEET_FAULTS]), tuple(sorted(looked[node.name])),
             node.status is Status.UNKNOWN, numbers[node.name], _machine(report, node.name),
-            *_counted(report.environment.get(node.name, NodeEnvironment())),
+            *_counters(report.environment.get(node.name, NodeEnvironment())),
         )
         for node in report.nodes
     ]  # fmt: skip
 
 
 def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault]]:
-    """Yield (node, what is wrong with it). A fault of a run of several nodes belongs to none of them."""
+    """Yield (node, fault). A fault of a run of several nodes belongs to none of them."""
     for finding in verdict.findings:
         if finding.severity is Severity.NOTE:
             continue
         about = nodes_of(verdict, finding) or (names if len(names) == 1 else ())
         fault = Fault(
-            _cut(verdict.id), _cut(finding.subject), finding.severity, finding.blame, _weight(finding),
-            _cut(finding.message, _MESSAGE),
+            _clean(verdict.id), _clean(finding.subject), finding.severity, finding.blame, _weight(finding),
+            _clean(finding.message, _MESSAGE),
         )  # fmt: skip
         yield from ((name, fault) for name in about)
 
 
 def _weight(finding: Finding) -> Weight:
-    """Return what a finding makes of a node over time: a settled warning of its hardware is a state to watch."""
+    """Return what a finding makes of a node over time: a settled hardware warning is a state to watch."""
     settled = finding.action != "retest" and finding.confidence.level != "low"
     warned = finding.severity is Severity.WARN and settled and finding.blame in ("node", "link")
     return weight(finding) or ("unsure" if warned else "")
 
 
-def _cut(text: str, most: int = _SUBJECT) -> str:
-    """Return what is kept of a text of a report: no row of ours can be forged with it."""
+def _clean(text: str, most: int = _SUBJECT) -> str:
+    """Shorten and clean a text of a report for the store: no row of ours can be forged with it."""
     return printable(text[:most])
 
 
 def _machine(report: Report, node: str) -> dict[str, str]:
     versions = report.environment[node].versions if node in report.environment else {}
-    return {name: _cut(version, _MESSAGE) for name in _MACHINE if (version := versions.get(name))}
+    return {name: _clean(version, _MESSAGE) for name in _MACHINE if (version := versions.get(name))}
 
 
-def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int], str]:
-    """Return which boot it is, and what is counted in it."""
+def _counters(seen: NodeEnvironment) -> tuple[str, dict[str, int], str]:
+    """Return the boot's id, and the counters read in it."""
     first = dict(islice(seen.counters.items(), bounds.FLEET_NUMBERS))
-    counts = {_cut(name): count for name, count in first.items() if 0 <= count <= bounds.BYTES}
-    return _cut(seen.boot), counts, _cut(seen.gpus)
+    counts = {_clean(name): count for name, count in first.items() if 0 <= count <= bounds.BYTES}
+    return _clean(seen.boot), counts, _clean(seen.gpus)
 
 
 def refuse(nodes: Sequence[NodeReport], source: str, now_s: float) -> None:
-    """Refuse what a clock dated that is ahead or was reset, and nodes without their names. Raises UsageError."""
+    """Refuse reports whose clock was ahead or reset, and nodes without names. Raises UsageError."""
     if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
         raise UsageError(f"{source}: began at {when(begun)} UTC, in the future; set that machine's clock")
     if begun < bounds.FLEET_SINCE_S:
@@ -126,13 +126,13 @@ _Found = tuple[str, Number, Reading]
 
 
 def _numbers(report: Report) -> Iterator[_Found]:
-    """Yield of each number its node, which it is, and its value with its noise as a share; its time is the report's."""
+    """Yield each number with its node, its value and its noise as a share; its time is the report's."""
     yield from _collectives(report)
     yield from _copies(report)
     yield from _rates_between_nodes(report)
 
 
-def _how(report: Report, *words: str, library: bool = True) -> str:
+def _conditions(report: Report, *words: str, library: bool = True) -> str:
     """Return the conditions of a measurement: `words`, the type of machine, and the settings of a `library`."""
     known = report.fingerprint
     machine = [known.machine[name] for name in ("product", "gpu") if name in known.machine] if known else []
@@ -150,7 +150,7 @@ def _collectives(report: Report) -> Iterator[_Found]:
             largest[key] = max(largest.get(key, row), row, key=lambda each: (each.nbytes, each.place == "out"))
     for row in largest.values():
         way = f"{row.ranks} ranks, {row.dtype} {row.redop or ''}".rstrip()
-        how = _how(report, way, f"{row.place} of place" if row.place == "out" else "in place", row.mode,
+        how = _conditions(report, way, f"{row.place} of place" if row.place == "out" else "in place", row.mode,
                    f"{row.library.name} {row.library.version}")  # fmt: skip
         number = Number("", f"{row.op} {size(row.nbytes)}", "GB/s", how)
         yield report.nodes[0].name, number, Reading(0.0, row.busbw_GBps, (row.precision or 0.0) / _SIGMAS)
@@ -160,7 +160,7 @@ def _copies(report: Report) -> Iterator[_Found]:
     for row in report.copies:
         if row.status != "inconclusive" and row.GBps > 0:
             where = [f"memory of node {row.numa}"] if row.numa is not None else []
-            how = _how(report, size(row.nbytes), *where, "all GPUs at once" * row.concurrent, library=False)
+            how = _conditions(report, size(row.nbytes), *where, "all GPUs at once" * row.concurrent, library=False)
             noise = (row.max_GBps - row.min_GBps) / row.GBps / 4 / max(row.samples, 1) ** 0.5
             peer = f"-{row.peer}" if row.peer else ""
             yield row.node, Number(f"{row.device}{peer}", row.kind, "GB/s", how), Reading(0.0, row.GBps, noise)
@@ -191,6 +191,6 @@ def _rates_between_nodes(report: Report) -> Iterator[_Found]:
         rates = [median(each) for each in partners.values()]
         value = median(rates)
         noise = _MAD_TO_SIGMA * median(abs(rate - value) for rate in rates) / value / len(rates) ** 0.5
-        how = _how(report, library=kind != RAILS)
+        how = _conditions(report, library=kind != RAILS)
         name = f"{name} with {('one', 'two')[len(others) - 1]} more" if few else name
         yield node, Number(part, name, "GB/s", how), Reading(0.0, value, noise, partners=others if few else ())

@@ -1,8 +1,9 @@
 """The state of a node from its whole history: failing, degraded, flapping, watched, unknown or ok, and why.
 
-A node fails if its newest look found a settled fault of the node or its links, by the rule of --nodes-out. A fault
-that is not settled, or whose culprit is not known, makes it watched. It flaps if the same fault appeared FLAPS
-times within WINDOW_S and was looked for and not found in between, or if a rate was lost and recovered as often.
+A node fails if its newest report has a settled fault of the node or its links, by the rule of --nodes-out. A fault that
+is
+not settled, or whose culprit is not known, makes it watched. It flaps if the same fault appeared FLAPS times within
+WINDOW_S and was looked for and not found in between, or if a rate was lost and recovered as often.
 """
 
 import math
@@ -36,7 +37,7 @@ from ncclprobe.model.values import replace
 DAY_S = 86400.0
 FLAPS, WINDOW_S = 3, 30 * DAY_S
 COUNTER = "counter"
-"""In a check's place: what a node itself has counted between two looks, and which was over again."""
+"""In place of a check: an event that a node's own counters show between two reports, already over."""
 _MOST_CAME = 64
 
 
@@ -55,31 +56,31 @@ def step(course: NodeCourse, told: NodeReport) -> NodeCourse:
         elif known or len(faults) < bounds.FLEET_FAULTS:
             came = (*(known.came if known else ()), told.time_s)[-_MOST_CAME:]
             faults[key] = FaultCourse(fault, True, told.time_s, came=came)
-    for name, more in _risen(course.boot, course.counters, told):
+    for name, more in _rises(course.boot, course.counters, told):
         key, fault = f"{COUNTER} {name}", Fault(COUNTER, name, Severity.WARN, "unknown", "", f"had risen by {more}")
         since = faults[key].came if key in faults else ()
         if since or len(faults) < bounds.FLEET_FAULTS:
             faults[key] = FaultCourse(fault, False, told.time_s, came=(*since, told.time_s)[-_MOST_CAME:])
-    counted = _counted(course.boot, course.counters, told)
+    counted = _merge_counters(course.boot, course.counters, told)
     boot, gpus = told.boot or course.boot, told.gpus or course.gpus
     return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, boot, counted, gpus)
 
 
-def _counted(boot: str, before: dict[str, int], told: NodeReport) -> dict[str, int]:
-    """Return what is known after this report: of the same boot also what was not read again."""
+def _merge_counters(boot: str, before: dict[str, int], told: NodeReport) -> dict[str, int]:
+    """Return the known counters after this report: of the same boot also those that were not read again."""
     return {**before, **told.counters} if told.boot in ("", boot) else told.counters
 
 
-def _risen(boot: str, before: dict[str, int], told: NodeReport) -> Iterator[tuple[str, int]]:
-    """Yield what was counted since the look before, in the same boot; what is not among the counters was 0."""
+def _rises(boot: str, before: dict[str, int], told: NodeReport) -> Iterator[tuple[str, int]]:
+    """Yield the counters that rose since the previous report of the same boot; missing ones were 0."""
     for name, count in told.counters.items() if told.boot and told.boot == boot else ():
         if count > before.get(name, 0):
             yield name, count - before.get(name, 0)
 
 
 class Reason(NamedTuple):
-    """One thing that speaks for a state, since when (None: not known), and in words. `of`: what it is of, `subject`: of
-    which.
+    """One reason for a state, since when (None: unknown), and its description. `of`: what it concerns, `subject`: which
+    one.
     """
 
     state: NodeState
@@ -104,8 +105,9 @@ _OLD = "not tested for 30 days; add a newer report of it"
 
 
 def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
-    """Return the state of a node now. It is unknown if the node was not tested for long, or if its newest report is
-    from a future day, after which no other counts.
+    """Return the state of a node now: unknown if the node was not tested for long, or if its newest report is from a
+    future
+    day, after which no other counts.
     """
     if stands.last_s > now_s + bounds.FLEET_AHEAD_S:
         ahead = f"its newest report is of {when(stands.last_s)} UTC, in the future: set its clock, and forget the node"
@@ -123,7 +125,7 @@ def _incomplete_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterato
 
 
 def _unjudged(series: Sequence[Series]) -> str:
-    """Return why rates of a node are not judged, and what would let them; empty: all are."""
+    """Return why some rates of a node are not judged, and what would help; empty if all are."""
     if not series:
         return "rates are not judged: its reports have none; add those of `ncclprobe accept`"
     new = [each for each in series if each.drift.count < BURN_IN and each.drift.siblings_first is None]
@@ -137,7 +139,7 @@ def _unjudged(series: Sequence[Series]) -> str:
 
 
 def fault_reasons(course: NodeCourse) -> Iterator[Reason]:
-    """Yield the faults that are present, and those that appeared and disappeared, oldest first."""
+    """Yield the present faults, and those that appeared and disappeared, oldest first."""
     for each in sorted(course.faults.values(), key=lambda each: each.since_s):
         came = [time_s for time_s in each.came if time_s > course.last_s - WINDOW_S]
         name = f"{each.fault.check} {each.fault.subject}"
@@ -183,7 +185,7 @@ def _unmeasured(series: Series, last_s: float) -> bool:
 
 
 def _loss(series: Series, sum_: Sum) -> str:
-    """Return what is lost, in words: ``rail 3 out: 48.9 → 30.9 GB/s (-37 %, 12 tests)``."""
+    """Describe a loss: ``rail 3 out: 48.9 → 30.9 GB/s (-37 %, 12 tests)``."""
     drift = series.drift
     usual = drift.mean if sum_ is drift.own else (drift.siblings_first or 0.0) + drift.accepted
     before, beside = math.exp(usual + drift.shared), "" if sum_ is drift.own else " of its siblings"
@@ -195,17 +197,17 @@ def _loss(series: Series, sum_: Sum) -> str:
 def events(tests: Sequence[NodeReport], series: Sequence[Series], more: Sequence[NodeEvent] = ()) -> list[NodeEvent]:
     """Return what changed on a node and when, oldest first: findings, versions, rates, how these are measured."""
     accepted = {each.time_s for each in more}
-    found = [*more, *_changed(tests), *_found(tests), *_lost(series, accepted), *_measured(series)]
+    found = [*more, *_changed(tests), *_fault_events(tests), *_lost(series, accepted), *_method_events(series)]
     found += [
         NodeEvent(each.last_s + WINDOW_S, f"not measured for 30 days: {each.number.called}")
-        for each in {_thing(each): each for each in sorted(series, key=lambda each: each.last_s)}.values()
+        for each in {_quantity(each): each for each in sorted(series, key=lambda each: each.last_s)}.values()
         if tests and _unmeasured(each, tests[-1].time_s)
     ]
     return sorted(dict.fromkeys(found), key=lambda each: each.time_s)
 
 
-def _thing(series: Series) -> tuple[str, str, str]:
-    """Return what is measured, however that is done: with other software it is another series."""
+def _quantity(series: Series) -> tuple[str, str, str]:
+    """Return what is measured, whatever the software or settings, which make another series."""
     return series.number.part, series.number.name, series.number.unit
 
 
@@ -217,14 +219,14 @@ def _changed(tests: Sequence[NodeReport]) -> Iterator[NodeEvent]:
 
 
 def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
-    """Return what of a machine was another one before: ``driver 550.54.15 → 560.28.03``."""
+    """Return the changed versions of a machine: ``driver 550.54.15 → 560.28.03``."""
     return tuple(
         each.replace(": ", " ", 1).replace(" -> ", " → ", 1) for each in changes(Fingerprint(old), Fingerprint(new))
     )
 
 
-def _found(tests: Sequence[NodeReport]) -> Iterator[NodeEvent]:
-    """Yield faults that appeared, and faults that went because their check looked and did not find them."""
+def _fault_events(tests: Sequence[NodeReport]) -> Iterator[NodeEvent]:
+    """Yield faults that appeared, and faults that are gone because their check looked and did not find them."""
     there: dict[tuple[str, str], Fault] = {}
     boot, counted = "", dict[str, int]()
     for test in tests:
@@ -235,8 +237,8 @@ def _found(tests: Sequence[NodeReport]) -> Iterator[NodeEvent]:
         gone = [key for key in there if key not in told and key[0] in test.looked]
         yield from (NodeEvent(test.time_s, f"gone: {' '.join(key)}") for key in gone)
         there = {key: fault for key, fault in (there | told).items() if key not in gone}
-        yield from (NodeEvent(test.time_s, f"{name} had risen by {more}") for name, more in _risen(boot, counted, test))
-        boot, counted = test.boot or boot, _counted(boot, counted, test)
+        yield from (NodeEvent(test.time_s, f"{name} had risen by {more}") for name, more in _rises(boot, counted, test))
+        boot, counted = test.boot or boot, _merge_counters(boot, counted, test)
 
 
 def _lost(series: Sequence[Series], accepted: Collection[float]) -> Iterator[NodeEvent]:
@@ -249,11 +251,11 @@ def _lost(series: Sequence[Series], accepted: Collection[float]) -> Iterator[Nod
                 yield NodeEvent(sum_.since_s, f"degraded: {_loss(each, sum_)}")
 
 
-def _measured(series: Sequence[Series]) -> Iterator[NodeEvent]:
-    """Yield when a number began to be measured otherwise: other software, other settings."""
+def _method_events(series: Sequence[Series]) -> Iterator[NodeEvent]:
+    """Yield when a number began to be measured in another way: other software, other settings."""
     by_number: dict[tuple[str, str, str], list[Series]] = {}
     for each in sorted(series, key=lambda each: each.first_s):
-        by_number.setdefault(_thing(each), []).append(each)
+        by_number.setdefault(_quantity(each), []).append(each)
     for old, new in (both for those in by_number.values() for both in pairwise(those)):
         before, now = (dict.fromkeys(each.number.how.split(", ")) for each in (old, new))
         was = ", ".join(word for word in before if word not in now)
@@ -272,7 +274,7 @@ def days(tests: Sequence[tuple[NodeReport, str]], series: Sequence[Series]) -> d
         before = found.get(day, Day(state, (), told.time_s, source))
         worst = min(state, before.state, key=STATES.index)
         found[day] = Day(worst, tuple(dict.fromkeys((*before.words, *words))), told.time_s, source)
-    for since_s, end_s, words_of in _spans(series):
+    for since_s, end_s, words_of in _loss_spans(series):
         for day in found.keys() & {*range(int(since_s // DAY_S), int(min(end_s, tests[-1][0].time_s) // DAY_S) + 1)}:
             known = found[day]
             worst = min("degraded", known.state, key=STATES.index)
@@ -280,8 +282,8 @@ def days(tests: Sequence[tuple[NodeReport, str]], series: Sequence[Series]) -> d
     return found
 
 
-def _spans(series: Sequence[Series]) -> Iterator[tuple[float, float, str]]:
-    """Yield from when to when a number was lost, and in words."""
+def _loss_spans(series: Sequence[Series]) -> Iterator[tuple[float, float, str]]:
+    """Yield start, end and description of each loss."""
     for each in series:
         for sum_ in (each.drift.own, each.drift.siblings):
             for since_s, end_s, lost in sum_.spells:

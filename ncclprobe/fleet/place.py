@@ -16,11 +16,13 @@ from ncclprobe.host import files
 from ncclprobe.model.errors import UsageError
 
 BESIDE = ("-journal", "-wal", "-shm")
-"""What SQLite adds to the store's name for the files that it keeps beside it."""
+"""Suffixes of the files that SQLite keeps beside the store."""
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """How a journal ends that names a super-journal: https://www.sqlite.org/fileformat2.html, section 3."""
 _VERSIONS_AT = 18
-"""The write and read version in the first page of a store: 2 is write-ahead logging, which no store of ours uses."""
+"""Offset of the write and read versions in the store's first page: 2 is write-ahead logging, which no store of ours
+uses.
+"""
 _SPOOL = (
     "; keep it where only its owner writes, and let others leave reports for `ncclprobe fleet add` (docs/history.md)"
 )
@@ -28,29 +30,30 @@ _SPOOL = (
 
 @contextlib.contextmanager
 def guarded(path: Path, *, create: bool) -> Iterator[Path]:
-    """Yield the resolved path of a store once nobody but its owner and root can change what SQLite will find there.
+    """Yield the resolved path of a store once only its owner and root can change what SQLite will find there.
 
-    Root has the rights of the store's owner, or of the folder's if there is no store yet, until the end. A store that
-    is to be made is made here, for its owner to write. Raises UsageError for any other place, before it is changed.
+    Until the end, root has the rights of the store's owner, or of the folder's if there is no store yet. With `create`,
+    a
+    missing store is made here, writable by its owner. Raises UsageError for any other place, before it is changed.
     """
-    store = _resolved(path)
+    store = _resolve(path)
     with _act_as_owner(store):
-        there = _checked(store)
+        there = _exists_safely(store)
         _refuse_open_to_others(store.parent)
         if not there and not create:
             raise UsageError(
                 f"{path}: cannot be read: No such file or directory; `ncclprobe fleet add REPORT` creates one"
             )
         if not there:
-            _made(store)
+            _make_store(store)
         for end in BESIDE:
-            _checked(store.with_name(store.name + end))
+            _exists_safely(store.with_name(store.name + end))
         _refuse_journal(store)
         yield store
 
 
-def _resolved(path: Path) -> Path:
-    """Return the store's path without links. Raises UsageError for a link of another user, and without its folder."""
+def _resolve(path: Path) -> Path:
+    """Return the store's path without links. Raises UsageError for another user's link, or a missing folder."""
     try:
         return files.without_links(path)
     except OSError as error:
@@ -77,7 +80,7 @@ def _act_as_owner(store: Path) -> Iterator[None]:
 
 
 def _refuse_open_to_others(folder: Path) -> None:
-    """Raise UsageError if another user can put a file into the folder, or another folder in its place."""
+    """Refuse a folder in which another user can put a file, or which another user can replace. Raises UsageError."""
     files.refuse_foreign(folder, folder.stat(), hint=_SPOOL)
     for each in folder.parents:
         found = each.stat()
@@ -85,8 +88,8 @@ def _refuse_open_to_others(folder: Path) -> None:
             files.refuse_foreign(each, found, hint=_SPOOL)
 
 
-def _checked(path: Path) -> bool:
-    """Whether a file is there. Raises UsageError if it is not a file that only the caller and root can change."""
+def _exists_safely(path: Path) -> bool:
+    """Return whether a file exists. Raises UsageError unless only the caller and root can change it."""
     found = _found(path)
     if found is None:
         return False
@@ -107,12 +110,12 @@ def _found(path: Path) -> os.stat_result | None:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _made(store: Path) -> None:
-    """Make an empty store for its owner to write and all to read, whatever the umask."""
+def _make_store(store: Path) -> None:
+    """Make an empty store, writable by its owner and readable by all, whatever the umask."""
     try:
         os.close(os.open(store, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
     except FileExistsError:
-        _checked(store)  # another process of the owner made it at this moment
+        _exists_safely(store)  # another process of the owner made it at this moment
     except OSError as error:
         raise UsageError(
             f"{store}: cannot be opened: {error.strerror}; check that you can write to its folder"
@@ -120,7 +123,7 @@ def _made(store: Path) -> None:
 
 
 def _refuse_journal(store: Path) -> None:
-    """Raise UsageError for a store with write-ahead logging, and for a journal that names a file to remove."""
+    """Refuse a store with write-ahead logging, and a journal that names a file to remove. Raises UsageError."""
     logs = [store.with_name(store.name + end) for end in ("-wal", "-shm")]
     if 2 in _part(store, _VERSIONS_AT, 2) or any(_found(each) for each in logs):
         raise UsageError(

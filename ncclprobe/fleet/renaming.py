@@ -1,4 +1,4 @@
-"""A node that goes on under another name: which may be, and how what is kept of both becomes one node's."""
+"""Nodes under a new name: which they may be, and how the two histories are merged."""
 
 import sqlite3
 from contextlib import suppress
@@ -9,7 +9,7 @@ from ncclprobe.model.fleet import NodeCourse
 
 
 def merge(sql: sqlite3.Connection, other: int, node: int) -> None:
-    """Give all that is kept of a node to another one; its numbers are gone through once more."""
+    """Give the whole history of node `other` to `node`; process its numbers again."""
     both = "SELECT theirs.id, ours.id FROM series AS theirs LEFT JOIN series AS ours ON ours.node = ? AND ours.number"
     rows = sql.execute(f"{both} = theirs.number WHERE theirs.node = ?", (node, other)).fetchall()
     for theirs, ours in rows:

@@ -1,4 +1,4 @@
-"""What the file of a store holds: its tables, how it is recognised as ours, and how its texts are read and written."""
+"""The store's file: its tables, how it is recognised as ours, and how its texts are read and written."""
 
 import contextlib
 import sqlite3
@@ -11,7 +11,7 @@ import msgspec
 from ncclprobe.model.errors import UsageError
 
 APPLICATION, VERSION = 0x6E63_666C, 3
-"""In the file's header (PRAGMA application_id, user_version): ``ncfl``, and which tables it has."""
+"""In the file's header (PRAGMA application_id, user_version): ``ncfl``, and the version of the tables."""
 TABLES = (
     "CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
     "CREATE TABLE reports (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, started_s REAL NOT NULL,"
@@ -60,7 +60,7 @@ def recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> No
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing; begins once no other writer is at work."""
+    """Commit all or nothing; begin once no other writer is active."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -72,13 +72,13 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def value(connection: sqlite3.Connection, statement: str, *values: Any) -> Any:
-    """Return the first column of the first row; None: there is not a row."""
+    """Return the first column of the first row; None if there is no row."""
     row = connection.execute(statement, values).fetchone()
     return row[0] if row else None
 
 
 def text_of(value: Any) -> str:
-    """Return a value as the text that :func:`read` reads."""
+    """Return a value as text for :func:`read`."""
     return msgspec.json.encode(value).decode()
 
 

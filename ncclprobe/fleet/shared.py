@@ -1,6 +1,7 @@
-"""What all nodes of a fleet have lost together: no single node's loss, and still one that its owner has to know of.
+"""Losses that all nodes of a fleet share: no single node's fault, but its owner has to know.
 
-A number is lost by all if its daily mean over the fleet fell by LEAST between some days and those after, is not back,
+All have lost a number if its daily mean over the fleet fell by LEAST from some days to the following, has not
+recovered,
 and most nodes that were measured before and after have lost at least half of that themselves.
 """
 
@@ -17,18 +18,18 @@ from ncclprobe.model.fleet import Number, SharedLoss
 from ncclprobe.model.values import replace
 
 LEAST = 0.05
-"""A share: what fewer than some nodes lose by chance on the same days."""
+"""Minimum loss as a share: more than some nodes lose by chance on the same days."""
 NODES, BEFORE, AFTER, MOST = 3, 3, 2, 0.8
-"""Nodes and days required on either side of a change before it is reported, and the share of the nodes that counts as
-all.
+"""Nodes and days required on either side of a change before it is reported, and the share of nodes
+that counts as all.
 """
 _WINDOW = 14
 _DAY_S, _BACK_S = 86400.0, 90 * 86400.0
-"""A day, and how far back from the newest number a loss is looked for."""
+"""A day, and how far back from the newest number a loss is searched."""
 
 
 def losses(sql: sqlite3.Connection) -> list[SharedLoss]:
-    """Return what all nodes of a store have lost together of a number, the greatest loss first."""
+    """Return the losses that all nodes of a store share, the greatest first."""
     newest_s = value(sql, "SELECT max(last_s) FROM series") or 0.0
     since_s = float(newest_s) - _BACK_S
     means: dict[int, list[tuple[int, float]]] = {}
@@ -67,7 +68,7 @@ def _number_loss(sql: sqlite3.Connection, number: int, day: int, since_s: float)
 
 
 def _machine_around(sql: sqlite3.Connection, name: str, at_s: float) -> tuple[dict[str, str], dict[str, str]] | None:
-    """Return what a node's machine was at its last test before a time, and at its first one after."""
+    """Return a node's machine at its last test before a time, and at its first one after."""
     texts = [
         value(
             sql,
@@ -79,7 +80,7 @@ def _machine_around(sql: sqlite3.Connection, name: str, at_s: float) -> tuple[di
 
 
 def step(means: Sequence[tuple[int, float]]) -> int | None:
-    """Return the day since which a number is lowest, of its mean on each day in their order; None: it is not lost."""
+    """Return the day since which a number is lowest, given its mean on each day in order; None if it is not lost."""
     best: tuple[float, int | None] = (math.log1p(-LEAST), None)
     for at in range(BEFORE, len(means) - AFTER + 1):
         before = median(value for _, value in means[max(at - _WINDOW, 0) : at])
@@ -93,7 +94,7 @@ def step(means: Sequence[tuple[int, float]]) -> int | None:
 
 
 def loss(name: str, unit: str, day: int, readings: Mapping[str, Sequence[tuple[int, float]]]) -> SharedLoss | None:
-    """Return what most nodes have lost of a number since `day`, of whose nodes `readings` are (day, value)."""
+    """Return what most nodes have lost of a number since `day`; `readings` has (day, value) by node."""
     both: dict[str, tuple[float, float]] = {}
     for node, values in readings.items():
         before, after = ([value for at, value in values if (at < day) == early] for early in (True, False))
@@ -110,7 +111,7 @@ def loss(name: str, unit: str, day: int, readings: Mapping[str, Sequence[tuple[i
 
 
 def change(machines: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]) -> tuple[str, ...]:
-    """Return in words what changed on most of these machines, each before and after."""
+    """Describe what changed on most of these machines, each given before and after."""
     found = Counter(
         f"{name} changed {old[name]} → {new[name]}"
         for old, new in machines

@@ -1,7 +1,9 @@
-"""The store: one SQLite file for the reports of every node, which a killed writer leaves as it was.
+"""The store: one SQLite file for the reports of every node, which a killed writer leaves intact.
 
-A report is one transaction: its numbers, their sequential tests and its nodes' states, so listing reads a row per node.
-A late number is put in its place before any answer. The rollback journal is used: write-ahead logs need shared memory.
+A report is one transaction: its numbers, their sequential tests and its nodes' states, so listing reads one row per
+node.
+A late number is inserted in its place before any answer. The rollback journal is used: write-ahead logs need shared
+memory.
 
 The file is treated as a stranger's: other tables are refused, texts are typed, and no statement outlasts the deadline.
 """
@@ -52,20 +54,20 @@ from ncclprobe.model.values import Struct, replace
 _LONGEST_S = 2e6
 """SQLite counts the milliseconds that it waits in 32 bits."""
 _DAY_S, _DAYS = 86400.0, 30
-"""Siblings untested for so many days are none."""
+"""Days after which untested nodes no longer count as siblings."""
 _MARKED_DAYS = 14
-"""So late a number may come without all that was there before it being gone through again."""
+"""Up to so many days late, a number does not need the whole history to be processed again."""
 _AT_A_TIME = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
 
 
 @contextlib.contextmanager
 def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["Store"]:
-    """Open the store at `path` within `patience_s`, during which it also waits for other writers.
+    """Open the store at `path` within `patience_s`, which includes the wait for other writers.
 
     Raises UsageError for a file that is not a store of ours, is damaged, locked, missing, or that others may change.
     """
-    with _explained(path, patience_s), guarded(path, create=create) as place:
+    with _explain_errors(path, patience_s), guarded(path, create=create) as place:
         uri = f"{place.as_uri()}?mode=rw"
         wait_s = min(patience_s, _LONGEST_S)
         with contextlib.closing(sqlite3.connect(uri, timeout=wait_s, isolation_level=None, uri=True)) as connection:
@@ -79,8 +81,8 @@ def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["
 
 
 @contextlib.contextmanager
-def _explained(path: Path, patience_s: float) -> Iterator[None]:
-    """Turn every error of SQLite, and every text that is none of ours, into one line."""
+def _explain_errors(path: Path, patience_s: float) -> Iterator[None]:
+    """Turn every error of SQLite, and every text that is not ours, into a one-line UsageError."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -106,7 +108,9 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
 
 
 def _can_lock(path: Path) -> bool:
-    """Return whether the file system can lock. SQLite takes an NFS without locks for one that another process holds."""
+    """Return whether the file system can lock. SQLite mistakes NFS without locks for a file locked by
+    another process.
+    """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -120,7 +124,7 @@ class _Undone(Exception):
 
 
 class _Counted(Struct, frozen=True, array_like=True):
-    """Which boot it was, what was counted in it, and which GPUs were there."""
+    """The boot's id, its counters, and the GPUs that were there."""
 
     boot: str
     counters: dict[str, int]
@@ -156,7 +160,7 @@ class _Course(NamedTuple):
 
 
 def _alike(courses: Mapping[int, _Course], day: int) -> dict[int, drifts.Siblings]:
-    """Return, by machine, the state of series that end before `day`; not those long untested."""
+    """Return, by machine, the state of series that end before `day`, except those long untested."""
     levels: dict[int, dict[int, tuple[float, float]]] = {}
     for node, course in courses.items():
         if course.now.day >= day - _DAYS:
@@ -165,7 +169,7 @@ def _alike(courses: Mapping[int, _Course], day: int) -> dict[int, drifts.Sibling
 
 
 def _sums(firsts: Sequence[float], time_s: float) -> int:
-    """Return how many sums a node has at a time: two of each number."""
+    """Return how many sums a node has at a time: two per number."""
     return 2 * bisect_right(firsts, time_s)
 
 
@@ -181,25 +185,25 @@ def _readable(text: str) -> NodeCourse | None:
 
 
 class Store:
-    """An open store. Its methods raise what :func:`opened` turns into UsageError."""
+    """An open store. Its methods raise errors that :func:`opened` turns into UsageError."""
 
     unsettled = 0
-    """Numbers that are not in the order of time yet: there was no time for it, or the file may not be written."""
+    """Numbers not yet in the order of time: there was no time for it, or the file is read-only."""
     damaged: Sequence[str] = ()
-    """Nodes whose row cannot be read; the others are shown without them."""
+    """Nodes whose row is unreadable; the others are shown without them."""
 
     def __init__(self, connection: sqlite3.Connection, patience_s: float) -> None:
         self._sql, self._patience_s = connection, patience_s
         self._begin()
 
     def _begin(self) -> None:
-        """Give what is asked now its own time."""
+        """Start the time limit of one request."""
         self._end = end = time.monotonic() + self._patience_s
         self._sql.set_progress_handler(lambda: time.monotonic() > end, _AT_A_TIME)
         self._siblings: dict[tuple[int, int], drifts.Siblings] = {}
 
     def add(self, told: Sequence[NodeReport], digest: str, added: Added) -> bool:
-        """Add one report's data about its nodes, as one transaction; False: it is already there, by its `digest`."""
+        """Add one report's data about its nodes, as one transaction; False if its `digest` is already there."""
         self._begin()
         with transaction(self._sql):
             if value(self._sql, "SELECT 1 FROM reports WHERE digest = ?", digest):
@@ -208,11 +212,11 @@ class Store:
             report = self._insert("reports (digest, started_s, added_s, added_by, source, command)", row)
             for each in told:
                 self._add_test(report, each)
-            self._few()
+            self._refuse_too_many_nodes()
         return True
 
     def preview(self, told: Sequence[NodeReport]) -> dict[str, History]:
-        """Return what is kept of each node once this is added, which it is not."""
+        """Return what would be kept of each node if this were added, without adding it."""
         self._begin()
         found: dict[str, History] = {}
         with contextlib.suppress(_Undone), transaction(self._sql):
@@ -226,7 +230,7 @@ class Store:
         return found
 
     def settle(self) -> None:
-        """Insert late numbers in their place: all nodes' values of each are processed once more."""
+        """Insert late numbers in their place: all nodes' values of each are processed again."""
         self._begin()
         self.unsettled = 0
         numbers = [int(number) for (number,) in self._sql.execute("SELECT number FROM late")]
@@ -242,7 +246,7 @@ class Store:
                 return
 
     def accept(self, name: str, by: str, now_s: float) -> None:
-        """Let a node be as usual from now on: its series begin anew."""
+        """Take a node's present state as usual: its series start anew."""
         self.settle()
         self._begin()
         with transaction(self._sql):
@@ -258,7 +262,7 @@ class Store:
             self._stands(node, name, course)
 
     def forget(self, name: str) -> None:
-        """Delete a node's history and stop comparing others with it; reports that are only about it may be added
+        """Delete a node's history and stop comparing others with it; reports about only this node may be added
         again.
         """
         self._begin()
@@ -275,7 +279,7 @@ class Store:
             self._sql.execute("DELETE FROM reports WHERE id NOT IN (SELECT report FROM tests)")
 
     def rename(self, old: str, new: str) -> None:
-        """Let a node go on under another name; what is kept under both becomes one node's."""
+        """Give a node another name; what is kept under both becomes one node's."""
         self._begin()
         with transaction(self._sql):
             node, *_ = self._node(old)
@@ -291,9 +295,8 @@ class Store:
             self._stands(node, new, course)
 
     def refuse_behind(self, told: Sequence[NodeReport]) -> None:
-        """Refuse what was measured just now and is dated before the newest of its node: a clock is behind.
-
-        Raises UsageError.
+        """Refuse a new measurement that is dated before the newest of its node: a clock is behind. Raises
+        UsageError.
         """
         for each in told:
             last_s = value(self._sql, "SELECT max(time_s) FROM tests JOIN nodes ON id = node WHERE name = ?", each.node)
@@ -319,7 +322,7 @@ class Store:
         """Return the names of all nodes."""
         return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
 
-    def _few(self) -> None:
+    def _refuse_too_many_nodes(self) -> None:
         """Raise UsageError if there are more nodes than can be shown."""
         if (nodes := value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
             raise UsageError(
@@ -330,7 +333,7 @@ class Store:
         """Return the state of each node."""
         self.settle()
         self._begin()
-        self._few()
+        self._refuse_too_many_nodes()
         found, self.damaged = [], []
         for name, text, course in self._sql.execute("SELECT name, standing, course FROM nodes ORDER BY name"):
             try:
@@ -343,7 +346,9 @@ class Store:
         return found
 
     def history(self, name: str, most: int) -> NodeHistory | None:
-        """Return what is kept of a node, and of its `most` newest reports how they were added; None: no such node."""
+        """Return what is kept of a node, with its `most` newest reports as they were added; None if there is no such
+        node.
+        """
         self.settle()
         self._begin()
         node, _, stands = self._node(name)
@@ -381,7 +386,7 @@ class Store:
             yield NodeDays(nodes[name], standings.days(tests, newest(self._series(node))) if tests else {})
 
     def shared(self) -> list[SharedLoss]:
-        """Return what all nodes have lost together of a number, the greatest loss first."""
+        """Return the losses that all nodes share, the greatest first."""
         self._begin()
         return shares.losses(self._sql)
 
@@ -389,7 +394,7 @@ class Store:
         marks = ", ".join("?" * len(row))
         return int(self._sql.execute(f"INSERT INTO {table} VALUES ({marks})", row).lastrowid or 0)
 
-    def _interned(self, text: str) -> int:
+    def _intern(self, text: str) -> int:
         """Return the number of a text, because many tests share one."""
         known = value(self._sql, "SELECT id FROM texts WHERE text = ?", text)
         return int(known) if known is not None else self._insert("texts (text)", (text,))
@@ -399,9 +404,9 @@ class Store:
         row = self._sql.execute("SELECT id, course FROM nodes WHERE name = ?", (told.node,)).fetchone()
         node = row[0] if row else self._insert("nodes (name, course, standing)", (told.node, "", ""))
         course = _readable(row[1]) if row else NodeCourse()
-        machine = self._interned(text_of(told.machine))
-        counted = self._interned(text_of(_Counted(told.boot, told.counters, told.gpus)))
-        test = (node, told.time_s, report, told.unknown, machine, self._interned(text_of(told.looked)),
+        machine = self._intern(text_of(told.machine))
+        counted = self._intern(text_of(_Counted(told.boot, told.counters, told.gpus)))
+        test = (node, told.time_s, report, told.unknown, machine, self._intern(text_of(told.looked)),
                 text_of(told.faults), counted)  # fmt: skip
         self._insert("tests", test)
         if course is not None and told.time_s > course.last_s:
@@ -410,7 +415,7 @@ class Store:
             course = NodeCourse()
             for each in self._tests(node, told.node):
                 course = standings.step(course, each)
-        known = {which: self._interned(text_of(which)) for which in told.numbers}
+        known = {which: self._intern(text_of(which)) for which in told.numbers}
         for which in known.values():
             self._note_series(node, which, told.time_s)
         sums = _sums(self._firsts("node = ?", node)[node], told.time_s) if known else 0
@@ -424,7 +429,7 @@ class Store:
         self._sql.execute("UPDATE nodes SET course = ?, standing = ? WHERE id = ?", row)
 
     def _note_series(self, node: int, number: int, time_s: float) -> None:
-        """Make the series of a number; if it began earlier than was known, all that a node has is late."""
+        """Make the series of a number; if it began earlier than was known, all of the node's numbers are late."""
         first_s = value(self._sql, "SELECT first_s FROM series WHERE node = ? AND number = ?", node, number)
         if first_s is None:
             names = "series (node, number, first_s, last_s, drift, day, machine, level, newest, old_day, old_machine,"
@@ -436,7 +441,7 @@ class Store:
             self._sql.execute(later, {"node": node, "at": time_s})
 
     def _add_reading(self, node: int, report: int, machine: int, number: int, reading: Reading, sums: int) -> None:
-        """Add one number of a node, and take the test of its series a step on, beside those of its siblings."""
+        """Add one number of a node, and advance the test of its series against its siblings."""
         day = int(reading.time_s // _DAY_S)
         series, last_s, text, *at = self._sql.execute(
             "SELECT id, last_s, drift, day, machine, level, newest, old_day, old_machine, old_level, old_newest"
@@ -463,7 +468,7 @@ class Store:
             " old_machine = ?, old_level = ?, old_newest = ? WHERE id = ?", row)  # fmt: skip
 
     def _alike(self, number: int, machine: int, day: int) -> drifts.Siblings:
-        """Return the state of the series of a number before that day, on equal machines; not those long untested."""
+        """Return the state of the series of a number before that day, on equal machines, except those long untested."""
         if (number, machine) not in self._siblings:
             since = day - _DAYS
             rows = self._sql.execute(
@@ -476,7 +481,7 @@ class Store:
         return self._siblings[number, machine]
 
     def _firsts(self, where: str, *values: int) -> dict[int, list[float]]:
-        """Return of each node since when it has each of its numbers, the oldest first."""
+        """Return since when each node has each of its numbers, the oldest first."""
         firsts: dict[int, dict[tuple[str, str, str], float]] = {}
         rows = "SELECT node, CAST(first_s AS REAL), text FROM series JOIN texts ON texts.id = number WHERE"
         for node, first_s, text in self._sql.execute(f"{rows} {where}", values):
@@ -485,14 +490,15 @@ class Store:
         return {node: sorted(of.values()) for node, of in firsts.items()}
 
     def _settle(self, number: int, late: int) -> None:
-        """Process all nodes' values of a number in the order of time: from the last saved state, if that is no later
-        than the day of the `late` ones.
+        """Process all nodes' values of a number in the order of time, from the last saved state not later than the day
+        of the
+        `late` ones.
         """
         alike = "node IN (SELECT node FROM series WHERE number = ?)"
         firsts, accepted = self._firsts(alike, number), dict[int, list[float]]()
         for node, time_s in self._sql.execute(f"SELECT node, time_s FROM accepted WHERE {alike}", (number,)):
             accepted.setdefault(node, []).append(time_s)
-        courses, begin = self._marked(number, late)
+        courses, begin = self._saved_courses(number, late)
         mark = int(value(self._sql, "SELECT max(day) FROM series WHERE number = ?", number)) - _MARKED_DAYS
         rows = self._sql.execute(
             "SELECT series.node, series.id, readings.time_s, value, noise, partners, tests.machine FROM series"
@@ -504,7 +510,7 @@ class Store:
         for node, series, time_s, value_, noise, partners, machine in rows:
             if (day := int(time_s // _DAY_S)) != today:
                 if begin < mark <= day:
-                    begin = self._mark(number, mark, courses)
+                    begin = self._save_courses(number, mark, courses)
                 today, siblings = day, _alike(courses, day)
                 if time.monotonic() > self._end:
                     raise sqlite3.OperationalError("interrupted")
@@ -522,16 +528,16 @@ class Store:
             name, text = self._sql.execute("SELECT name, course FROM nodes WHERE id = ?", (node,)).fetchone()
             self._stands(node, name, read(text, NodeCourse))
 
-    def _marked(self, number: int, late: int) -> tuple[dict[int, _Course], int]:
-        """Return the courses of a number by node, kept before a day, and that day; otherwise none, and 0."""
+    def _saved_courses(self, number: int, late: int) -> tuple[dict[int, _Course], int]:
+        """Return the saved courses of a number by node, and the day before which they hold; otherwise none, and 0."""
         found = "SELECT node, marks.day, course FROM marks JOIN series ON id = series WHERE number = ?"
         rows = msgspec.convert(self._sql.execute(found, (number,)).fetchall(), list[tuple[int, int, str]])
         if not rows or any(day > late for _, day, _ in rows):
             return {}, 0
         return {node: read(course, _Course) for node, _, course in rows}, rows[0][1]
 
-    def _mark(self, number: int, day: int, courses: Mapping[int, _Course]) -> int:
-        """Keep the courses of a number as they are before this day, and return it."""
+    def _save_courses(self, number: int, day: int, courses: Mapping[int, _Course]) -> int:
+        """Save the courses of a number as they are before this day, and return the day."""
         of = dict(self._sql.execute("SELECT node, id FROM series WHERE number = ?", (number,)))
         self._sql.execute("DELETE FROM marks WHERE series IN (SELECT id FROM series WHERE number = ?)", (number,))
         self._sql.executemany("INSERT INTO marks VALUES (?, ?, ?)",
@@ -548,11 +554,11 @@ class Store:
             drift = read(text, Drift)
             if not drift.recent:  # all that it has came late
                 continue
-            changed, which = self._changed(series, drift), read(number, Number)
+            changed, which = self._machine_changes(series, drift), read(number, Number)
             found.append(Series(which, drift, *msgspec.convert((first_s, last_s), tuple[float, float]), changed))
         return found
 
-    def _changed(self, series: int, drift: Drift) -> tuple[str, ...]:
+    def _machine_changes(self, series: int, drift: Drift) -> tuple[str, ...]:
         """Return the parts of the machine that changed in the report with which a loss begins, or on the day before.
 
         A change that most other nodes measured the same way share does not explain the loss of one.
@@ -576,7 +582,7 @@ class Store:
         return standings.differences(*({name: each[name] for name in own & each.keys()} for each in seen))
 
     def _machines_beside(self, series: int) -> list[tuple[dict[str, str], int]]:
-        """Return the machines on which other nodes measured the number of a series last, and how many have each."""
+        """Return the machines on which other nodes last measured the number of a series, and how many have each."""
         rows = self._sql.execute(
             "SELECT text, count(*) FROM series JOIN texts ON texts.id = machine"
             " WHERE number = (SELECT number FROM series WHERE id = ?) AND series.id != ? GROUP BY machine",
@@ -607,7 +613,7 @@ def _most(machines: Sequence[tuple[Mapping[str, str], int]], name: str, is_: str
 
 
 def newest(series: Sequence[Series]) -> list[Series]:
-    """Return of each number the series that was measured last: other software or settings begin anew."""
+    """Return each number's most recently measured series: other software or settings start anew."""
     found: dict[tuple[str, str, str], Series] = {}
     for each in series:
         key = _called(each.number)

@@ -1,1 +1,1 @@
-"""From who could not reach whom, or was slow, to the one to blame. Pure."""
+"""From unreachable or slow pairs to the part to blame. Pure."""

@@ -1,10 +1,12 @@
-"""Combine the two ends of every rail test: which data arrived, which did not, and whose fault that can be.
+"""Combine the two ends of every rail test: which data arrived, which did not, and what can be at fault.
 
-Reliable connections need both directions: a writer that fails although its data arrives has lost the way
-back. So a dead way is concluded from the reports of its two ends, never from one of them.
+Reliable connections need both directions: a writer that fails although its data arrives has lost the way back. So a
+dead
+way is concluded from the reports of its two ends, never from one of them.
 
-Every dead way is explained once: by an end that fails on its own, by GIDs, P_Keys or MTUs that do not fit, or, if none
-of these is wrong, as a dead rail. The pairs that bad rails share show which node is at fault.
+Every dead way is explained once: by an end that fails on its own, by mismatched GIDs, P_Keys or MTUs, or, if none of
+these
+is wrong, as a dead rail. The pairs that bad rails share show which node is at fault.
 """
 
 from collections import Counter
@@ -23,21 +25,21 @@ from ncclprobe.nccl.hcas import family
 
 Way = tuple[End, End]
 _OPENING = ("open", "prepare")
-"""Steps that take no other node: what fails there is this end's own."""
+"""Steps without another node: a failure in them is this end's own."""
 _HANGING = ("hangs", "died", "event")
-"""A driver, or a device, that does so fails by itself, whatever the step."""
+"""Failures of the driver or the device itself, whatever the step."""
 _TO_OTHER = "ibv_modify_qp"
-"""The one call of connecting that may fail for what the other end is: it looks up the way there."""
+"""The one call of connecting that may fail because of the other end: it looks up the path to it."""
 _SHORTEST_S = 1e-3
-"""The shortest time of a step, whatever a row holds."""
+"""Lower bound of a step's time, whatever a row holds."""
 _TOLD = ("peer", "channel")
-"""Failures that say nothing of the end that reports them."""
+"""Failures that say nothing about the end that reports them."""
 Reason = Literal["gid", "pkey", "mtu", "dead"]
 _FULL_MEMBER, _KEY = 0x8000, 0x7FFF
 _MOST_SUSPECTS = 20
 _V1 = "IB/RoCE v1"
 _SILENT = (0, 5, 12)
-"""ibv_wc_status when nothing answers: none, WR_FLUSH_ERR behind the first error, and RETRY_EXC_ERR."""
+"""ibv_wc_status without an answer: none, WR_FLUSH_ERR after the first error, and RETRY_EXC_ERR."""
 
 
 class EndView(NamedTuple):
@@ -48,12 +50,12 @@ class EndView(NamedTuple):
 
     @property
     def address(self) -> RailAddress | None:
-        """Return this end's statement on itself."""
+        """This end's description of itself."""
         return self.outcome.own if self.outcome else None
 
     @property
     def failed(self) -> str:
-        """Return what failed here, in its own words; empty: nothing but what it heard of the other."""
+        """What failed at this end, in its own words; empty if only the other end failed."""
         failures = self.outcome.failures if self.outcome else ()
         return "; ".join(dict.fromkeys(each.text for each in failures if each.kind not in _TOLD))
 
@@ -73,33 +75,33 @@ class Tried(Struct, frozen=True):
 
     @property
     def straight(self) -> bool:
-        """Return whether both ends have the same rail number."""
+        """Whether both ends have the same rail number."""
         return self.leads.end.rail == self.other.end.rail
 
     @property
     def gpu(self) -> bool:
-        """Return whether the memory is a GPU's."""
+        """Whether GPU memory was used."""
         return any(each.outcome is not None and each.outcome.asked.memory != "host" for each in self.seen)
 
     @property
     def seen(self) -> tuple[EndView, EndView]:
-        """Return both ends, the one that leads first."""
+        """Both ends, the leading one first."""
         return self.leads, self.other
 
     @property
     def both(self) -> tuple[Way, Way]:
-        """Return both ways."""
+        """Both ways."""
         return (self.leads.end, self.other.end), (self.other.end, self.leads.end)
 
     @property
     def why(self) -> str:
-        """Return what failed, in the words of the ends."""
+        """What failed, in the words of the ends."""
         told = [f"{each.end.node}: {text}" for each in self.seen if (text := each.failed)]
         return "; ".join(told) or "neither end gives a reason"
 
     @property
     def met(self) -> bool:
-        """Return whether both ends reported, and could reach each other to agree on it."""
+        """Whether both ends reported, and could reach each other to agree on it."""
         outcomes = [each.outcome for each in self.seen]
         return all(outcome is not None and not _unmet(outcome) for outcome in outcomes)
 
@@ -110,22 +112,22 @@ class Tried(Struct, frozen=True):
         return list(dict.fromkeys(each.text for each in failures if each.kind == "channel"))
 
     def own_failure(self, end: EndView) -> RailFailure | None:
-        """Return what failed at `end` without any other node; None: nothing."""
+        """Return what failed at `end` without another node's part in it; None if nothing did."""
         failures = end.outcome.failures if end.outcome else ()
         return next((each for each in failures if _is_own(each)), None)
 
     @property
     def usable(self) -> bool:
-        """Return whether both ends got so far that something could be sent."""
+        """Whether both ends got far enough to send."""
         return self.met and not any(self.own_failure(each) for each in self.seen)
 
     @property
     def comparable(self) -> bool:
-        """Return whether it is a test of one rail: between equal ones, in host memory, and something could be sent."""
+        """Whether it is a usable test of one rail: between equal rails, in host memory."""
         return self.straight and not self.gpu and self.usable
 
     def ways(self) -> Iterator[tuple[Way, bool, float | None]]:
-        """Yield each way, whether the other was at work as well, and its rate, GB/s; None: it is dead.
+        """Yield each way, whether the other was active as well, and its rate in GB/s; None if it is dead.
 
         If it did not end in time, the rate is the upper bound.
         """
@@ -140,7 +142,7 @@ class Tried(Struct, frozen=True):
         yield from ((way, False, None) for way in self.dead())
 
     def late(self) -> list[Way]:
-        """Return the ways whose data arrived, but not all of it in time: not for lack of a way back."""
+        """Return the ways whose data did not all arrive in time, though not for lack of a way back."""
         late = [
             (writer.end, reader.end) for writer, reader, how in self._writes() if self._is_late(writer, reader, how)
         ]
@@ -165,7 +167,7 @@ class Tried(Struct, frozen=True):
         return failed is not None and failed.kind == "late" and _came(reader, direction)
 
     def failures(self) -> list[tuple[End, RailFailure]]:
-        """Return what failed at each end, without what it only heard of the other."""
+        """Return the failures of each end, without those that it only heard of."""
         return [
             (each.end, failure)
             for each in self.seen
@@ -181,7 +183,7 @@ class Tried(Struct, frozen=True):
 
 
 def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Tried]:
-    """Return the tests of all nodes by their numbers, from the reports of each end, by the name of its node."""
+    """Return the tests of all nodes, by number, from the reports of each end by node name."""
     ends: dict[int, dict[bool, tuple[str, RailRow]]] = {}
     for node, own in rows.items():
         for row in own:
@@ -199,7 +201,7 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
 
 
 def unmet(found: Iterable[Tried]) -> list[Tried]:
-    """Return a test of each two ends that met in none: whether anything passes between them is not known."""
+    """Return one test of each two ends that never met: nothing is known of the path between them."""
     by_ends = grouped((frozenset(each.both[0]), each) for each in found)
     return [tests[-1] for tests in by_ends.values() if not any(each.met for each in tests)]
 
@@ -209,7 +211,7 @@ def _most(row: RailRow) -> float:
 
 
 def results(found: Iterable[Tried]) -> list[Result]:
-    """Return the samples of pairs, for the search: rails of equal number, in host memory, all of two nodes together."""
+    """Return pair samples for the search: equal rails, in host memory, all rails of two nodes together."""
     return [result for each in found for result in _results(each)]
 
 
@@ -239,7 +241,7 @@ def tests(rails: Every[Rails]) -> list[Tried]:
 
 
 class Broken(Struct, frozen=True):
-    """One cause of dead ways: whom it blames on all of `rails`, the tests that show it, and the fault at both ends.
+    """One cause of dead ways: what it blames on all of `rails`, the tests that show it, and the fault at both ends.
 
     Nodes of `suspect` are names, its pairs are ways. `at_times`: another write over one of these completed.
     """
@@ -252,7 +254,7 @@ class Broken(Struct, frozen=True):
 
 
 def broken(found: Iterable[Tried]) -> list[Broken]:
-    """Return what explains the dead ways between equal rails, the one with most ways first."""
+    """Return what explains the dead ways between equal rails, the cause of most ways first."""
     straight = [each for each in found if each.comparable]
     last = {way: each for each in straight for way in each.both}  # the last test of a way counts
     dead = {way: each for way, each in last.items() if way in each.dead()}
@@ -260,13 +262,13 @@ def broken(found: Iterable[Tried]) -> list[Broken]:
     for rail in dict.fromkeys(src.rail for src, _ in last):
         for one in blame([way for way in last if way[0].rail == rail], [way for way in dead if way[0].rail == rail]):
             suspects.setdefault((one.kind, tuple(end.node for end in one.nodes)), {})[rail] = one
-    carried = {way for each in straight for way in _carried(each)}
+    carried = {way for each in straight for way in _ways_with_data(each)}
     keys = _usual_keys(straight)
     made = [_explained(nodes, each, dead, carried, keys) for (_, nodes), each in suspects.items()]
     return sorted(made, key=lambda each: -len(each.suspect.pairs))[:_MOST_SUSPECTS]
 
 
-def _carried(each: Tried) -> set[Way]:
+def _ways_with_data(each: Tried) -> set[Way]:
     """Return the ways with a completed write."""
     return {way for way, _, rate in each.ways() if rate is not None}
 
@@ -291,8 +293,9 @@ def _explained(
 
 
 def _odd_node(found: Sequence[Tried], reason: Reason, keys: Mapping[int, int]) -> str:
-    """Return which of two nodes has the GID that reaches no other's, or is in another partition than most others of
-    its rail, if only these two can be compared; empty: neither, or both.
+    """Return which of two nodes is the odd one, if only these two can be compared; empty: neither, or both.
+
+    The odd node's GID reaches no other's, or it is in another partition than most others of its rail.
     """
     odd: set[str] = set()
     for each in found:
@@ -306,7 +309,7 @@ def _odd_node(found: Sequence[Tried], reason: Reason, keys: Mapping[int, int]) -
 
 
 def _usual_keys(found: Iterable[Tried]) -> Mapping[int, int]:
-    """Return the partition of most ends of each rail, if three ends or more are known and most have one."""
+    """Return the partition of most ends of each rail, if at least three ends are known and most agree."""
     keys: dict[int, dict[End, int]] = {}
     for seen in (one for each in found for one in each.seen):
         if own := seen.address:
@@ -316,7 +319,7 @@ def _usual_keys(found: Iterable[Tried]) -> Mapping[int, int]:
 
 
 def _reason(each: Tried) -> Reason:
-    """Return what at the two ends keeps them from talking; ``dead``: nothing that they say."""
+    """Return the mismatch that keeps two ends from talking; ``dead`` if they report none."""
     own, peer = (seen.address for seen in each.seen)
     if own is None or peer is None:
         return "dead"
@@ -326,15 +329,16 @@ def _reason(each: Tried) -> Reason:
         return "pkey"
     if any(failure.status not in _SILENT for _, failure in each.failures()):
         return "dead"  # an answer came, and says what is wrong
-    if not _carried(each).isdisjoint(each.dead()):
+    if not _ways_with_data(each).isdisjoint(each.dead()):
         return "dead"  # large messages passed too
     small = any(seen.outcome.half_round_trip_us for seen in each.seen if seen.outcome)
     return "mtu" if small else "dead"
 
 
 def gid_problem(own: RailAddress, peer: RailAddress) -> tuple[str, int | None]:
-    """Return why two RoCE GIDs cannot reach each other, in words (empty: they fit), and which of the two is at fault by
-    itself, 0 or 1; None: neither or both.
+    """Return why two RoCE GIDs cannot reach each other (empty: they can), and which of the two is at fault by itself:
+    0, 1 or,
+    for neither or both, None.
     """
     ends = (own, peer)
     addresses = [gid_address(each.gid) for each in ends]
@@ -353,7 +357,7 @@ def gid_problem(own: RailAddress, peer: RailAddress) -> tuple[str, int | None]:
 
 
 def pkey_problem(own: RailAddress, peer: RailAddress) -> str:
-    """Return why two P_Keys do not let ports talk, in words; empty: they do (InfiniBand Architecture 1, 10.9.3)."""
+    """Return why two P_Keys do not let ports talk (InfiniBand Architecture 1, 10.9.3); empty if they do."""
     if own.pkey & _KEY != peer.pkey & _KEY:
         return "the P_Keys differ"
     limited = not (own.pkey | peer.pkey) & _FULL_MEMBER
@@ -361,9 +365,9 @@ def pkey_problem(own: RailAddress, peer: RailAddress) -> str:
 
 
 def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way, list[Tried]]]:
-    """Return all tests of each way between equal rails, and those that failed if the last one did not.
+    """Return all tests of each way between equal rails, and the failed ones of ways whose last test passed.
 
-    One whose small messages were lost has failed as well, whatever passed after them.
+    A test whose small messages were lost has failed as well, whatever passed after them.
     """
     every: dict[Way, list[Tried]] = {}
     failed_so: dict[Way, list[Tried]] = {}
@@ -378,8 +382,9 @@ def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way,
 
 
 def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[End]]:
-    """Explain bad ways: all at once if all are bad, otherwise each rail by itself, for ends of different rails are
-    never compared; then ways between rails of different numbers that no bad end explains.
+    """Explain bad ways: together if all are bad, otherwise per rail, because ends of different rails are never
+    compared;
+    then ways between rails of different numbers that no bad end explains.
     """
     bad = frozenset(bad)
     whole = blame(tested, bad)
@@ -395,13 +400,13 @@ def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[E
 
 
 def own_failures(found: Iterable[Tried]) -> dict[End, list[RailFailure]]:
-    """Return what failed at each end by itself, in the order of the tests."""
+    """Return the failures of each end by itself, in the order of the tests."""
     own = grouped((one.end, failure) for each in found for one in each.seen if (failure := each.own_failure(one)))
     return dict(sorted(own.items()))
 
 
 def gid_address(gid: str) -> IPv6Address:
-    """Return a GID of 32 digits as an address; another node may send anything, which is none."""
+    """Return a GID of 32 digits as an address; another node may send anything that is not one."""
     try:
         return IPv6Address(int(gid[:32] or "0", 16))
     except ValueError:
@@ -420,7 +425,9 @@ def _unmet(outcome: RailOutcome) -> bool:
 
 
 def _failure(writer: EndView, reader: EndView, direction: RailDirection) -> RailFailure | None:
-    """Return why `writer` could not write in this direction: by its own word, or that the other end got nothing."""
+    """Return why `writer` could not write in this direction: by its own report, or because the other end
+    got nothing.
+    """
     for end, kinds in ((writer, None), (reader, "late")):
         for each in end.outcome.failures if end.outcome else ():
             own = each.kind not in _TOLD and (kinds is None or each.kind == kinds)

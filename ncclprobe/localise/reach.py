@@ -1,6 +1,6 @@
-"""Find which failed pairs share a cause: a node, one of its directions, a group cut off, or just a path.
+"""Find which failed pairs share a cause: a node, one of its directions, an isolated group, or only a path.
 
-Everything here takes ordered pairs: ``("n0", "n3")`` is from n0 to n3. Not all pairs need have been tested.
+All pairs are ordered: ``("n0", "n3")`` is from n0 to n3. Not all pairs need have been tested.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from ncclprobe.model.values import Struct
 
 
 class _Named(Protocol):
-    """A node's name or rank: it has an order, so that results have one."""
+    """A node's name or rank: ordered, so that results are."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
@@ -24,10 +24,10 @@ MOSTLY = 0.75
 """A node with this share of bad tests is to blame even if some passed: a fault may be intermittent."""
 
 MOSTLY_PARTNERS = 4
-"""Bad with at least so many others; with fewer, all tests must be bad, and with at least two others."""
+"""For MOSTLY, bad with at least so many others; with fewer, all tests must be bad, with at least two others."""
 
 NEARLY_ALL = 0.9
-"""The share of bad tests, if fewer than half of the nodes agree with one another, that no single node explains."""
+"""Share of bad tests that no single node explains, if fewer than half of the nodes reach one another."""
 
 SLOW = 0.2
 """The share of the median of all pairs below which a pair is slow. A link that trained one kind lower, as far as a
@@ -37,11 +37,12 @@ shared two busy processors.
 
 LEAST_BYTES, LEAST_S = 4 << 20, 10.0
 LEAST_GBPS = LEAST_BYTES * 8 / LEAST_S / 1e9
-"""What every path carries that a job can use: a gradient bucket of torch (25 MB) takes a minute at that rate."""
+"""Lowest usable rate of a path: a gradient bucket of torch (25 MB) takes a minute at that rate."""
 
 LOSSY, LOSSY_SEGMENTS, LOSSY_RESENT = 0.01, 100, 5
-"""TCP's rate falls with one over the root of the loss (Mathis et al. 1997), and one per cent ruins it. Tail probes
-(RFC 8985) to a peer that is slow to answer are not a loss: healthy pairs sent up to 2 of 200 segments again.
+"""Loss limits. TCP's rate falls with one over the root of the loss (Mathis et al. 1997), and one per cent ruins it.
+Tail
+probes (RFC 8985) to a peer that is slow to answer are not a loss: healthy pairs resent up to 2 of 200 segments.
 """
 
 DISTANT, DISTANT_S = 10.0, 0.002
@@ -52,9 +53,11 @@ class Suspect(Struct, Generic[A], frozen=True):
     """What explains the bad `pairs`, of `tests` that it could have made bad.
 
     everything: hardly any pair works. split: `nodes` work with each other and not with the rest, which is as large or
-    larger. node: no test to or from it works. into, out of: one direction at one node, as of a firewall
-    there. pair: both directions between two `nodes` are bad, and which of them is to blame is unknown. direction:
-    from the first of two `nodes` to the second.
+    larger. node: no test to or from it works. into, out of: one direction at one node, as with a firewall there. pair:
+    both
+    directions between two `nodes` are bad, and which of them is to blame is unknown. direction: from the first of two
+    `nodes`
+    to the second.
     """
 
     kind: Kind
@@ -64,12 +67,12 @@ class Suspect(Struct, Generic[A], frozen=True):
 
     @property
     def at_one_node(self) -> bool:
-        """Return whether one node explains all of them by itself."""
+        """Whether one node alone explains all of them."""
         return self.kind in ("node", "into", "out of")
 
     @property
     def one_way(self) -> bool:
-        """Return whether the other direction works."""
+        """Whether the other direction works."""
         return self.kind in ("into", "out of", "direction")
 
 
@@ -85,11 +88,11 @@ def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tupl
     if everything := _everything(tests, left):
         return (everything,)
     found: list[Suspect[A]] = []
-    for suspects in (_cut_off, _one_direction):
+    for suspects in (_isolated, _one_direction):
         while options := sorted(suspects(tests, left), key=_rank):
             found.append(options[0])
             left -= frozenset(options[0].pairs)
-            tests -= _touching(tests, options[0])
+            tests -= _explained_tests(tests, options[0])
     return (*found, *_single(tests, left))
 
 
@@ -105,7 +108,7 @@ def _everything(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> S
     return None
 
 
-def _cut_off(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
+def _isolated(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
     """Yield nodes and groups that fail with every partner, tested with at least two of the largest group."""
     _, *others = sorted(_groups(_nodes(tests), tests - bad), key=lambda group: (-len(group), min(group))) or [set()]
     for group in others:
@@ -132,8 +135,8 @@ def _one_direction(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -
                 yield Suspect(kind, (node,), tuple(sorted(wrong)), len(mine))
 
 
-def _touching(tests: frozenset[tuple[A, A]], suspect: Suspect[A]) -> frozenset[tuple[A, A]]:
-    """Return the tests that say nothing more once `suspect` is known."""
+def _explained_tests(tests: frozenset[tuple[A, A]], suspect: Suspect[A]) -> frozenset[tuple[A, A]]:
+    """Return the tests that give no more information once `suspect` is known."""
     nodes = set(suspect.nodes)
     if suspect.kind == "split":
         return frozenset(pair for pair in tests if (pair[0] in nodes) != (pair[1] in nodes))
@@ -155,7 +158,7 @@ def _nodes(pairs: Iterable[tuple[A, A]]) -> set[A]:
 
 
 def _groups(nodes: set[A], good: Iterable[tuple[A, A]]) -> list[set[A]]:
-    """Group nodes that are connected by pairs that work, in either direction."""
+    """Return the groups of nodes that working pairs connect, in either direction."""
     groups = {node: {node} for node in nodes}
     for a, b in good:
         if groups[a] is not groups[b]:
@@ -166,7 +169,7 @@ def _groups(nodes: set[A], good: Iterable[tuple[A, A]]) -> list[set[A]]:
 
 
 def lossy(resent: Mapping[tuple[A, A], tuple[int, int]]) -> set[tuple[A, A]]:
-    """Return the pairs that retransmit too much: of (resent, segments), by LOSSY."""
+    """Return the pairs that retransmit too much, given (resent, segments), by LOSSY."""
     return {
         pair
         for pair, (resent_segments, segments) in resent.items()

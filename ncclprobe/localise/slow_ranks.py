@@ -1,4 +1,4 @@
-"""Find out who is slow in a run from the pairs that it measured: made anew whenever a run is judged.
+"""Find the slow ranks of a run from its measured pairs, anew whenever the run is judged.
 
 The run log holds rates, lost transfers and the places of the ranks, and no conclusion. Live and replayed runs use this.
 """
@@ -29,9 +29,9 @@ from ncclprobe.model.values import replace
 
 
 def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules: Rules | None = None) -> Localisation:
-    """Return who is slow, if any is. `expected_GBps`: the least that a healthy pair reaches.
+    """Return which ranks are slow, if any. `expected_GBps`: the least that a healthy pair reaches.
 
-    Raises ParseError for rows that cannot be of ranks so placed: a log may come from elsewhere.
+    Raises ParseError for rows that contradict the placement of the ranks: a log may come from elsewhere.
     """
     rules = rules or Rules()
     try:
@@ -64,7 +64,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
 
 
 def _results(measured: MeasuredPairs, placement: Placement) -> Iterator[Result]:
-    """The results between nodes. Raises ValueError for a rank without a place, and for an invalid rate."""
+    """Yield the results between nodes. Raises ValueError for a rank without a place, and for an invalid rate."""
 
     def end(rank: int) -> End:
         if not 0 <= rank < len(placement.ends):
@@ -80,7 +80,7 @@ def _results(measured: MeasuredPairs, placement: Placement) -> Iterator[Result]:
 
 
 def _rates_inside_nodes(rows: Sequence[PairRow], placement: Placement) -> list[dict[intra_node.Way, float]]:
-    """The rates within nodes, one way: those of the round-robin, then those of each round of retests.
+    """Return the one-way rates within nodes: those of the round-robin, then those of each round of retests.
 
     Raises ValueError for a pair that is not of one node.
     """
@@ -112,7 +112,7 @@ def _wrong(rows: Sequence[PairRow]) -> Iterator[WrongBytes]:
 
 
 def _lost(lost: Sequence[LostTransfer], results: Sequence[Result], placement: Placement) -> Iterator[LostPair]:
-    """The transfers that were lost within nodes, then those between them."""
+    """Yield the transfers that were lost within nodes, then those between them."""
     for inner in lost:
         if inner.inside:
             src, dst = (inner_name(rank, placement) for rank in (inner.src, inner.dst))
@@ -129,7 +129,7 @@ def inner_name(rank: int, placement: Placement) -> str:
 
 
 def _levels(between: Mapping[Way, float], inside: Mapping[intra_node.Way, float]) -> dict[str, float]:
-    """The usual rates between nodes by the kind of way, and one way within nodes."""
+    """Return the usual rates: between nodes by kind of way, and one way within nodes."""
     found = {BOTH_WAYS if both else ONE_WAY: round(rate, 6) for both, rate in between.items()}
     return {**found, ONE_WAY_INSIDE: round(median(inside.values()), 6)} if inside else found
 

@@ -1,16 +1,15 @@
 """List possible causes, and weigh how strongly samples support each.
 
-Each cause names the pairs it would make slow. Its weight is how many of its samples are slow, and how many healthy
-ones.
+Each cause predicts which pairs are slow. Its weight is how many of its samples are slow, and how many healthy.
 
-A sample counts as slow *for a cause* if it is nearer to the loss that the cause shows than to the usual. The fleet
-itself gives the frequency of such samples among those without any suspected end. So the noise needs no model:
-if one transfer in five is slow without reason, a slow one proves little and many are needed, and if none is, two
-partners suffice.
+A sample counts as slow *for a cause* if it is nearer to the loss that the cause shows than to the usual rate. The fleet
+itself gives the frequency of such samples among those without any suspected end, so the noise needs no model: if one
+transfer in five is slow without reason, a slow one proves little and many are needed; if none is, two partners suffice.
 
-The noise of a run is measured by its own repetitions: each retest against the sample before. A
-loss that lasts is in both and cancels out, so that no healthy part need be known. The spread is robust: a quarter of
-the repetitions may be arbitrarily wild.
+The noise of a run is measured by its own repetitions: each retest against the sample before. A persistent loss is in
+both and cancels out, so no part has to be known to be healthy. The spread is robust: a quarter of the repetitions may
+be
+arbitrarily wild.
 """
 
 import heapq
@@ -38,8 +37,9 @@ class Cause(Struct, frozen=True):
     kind: `node`, everything of one node; `rail`, one NIC of a node with its cable; `pair`, the path between two nodes
     (routing), on one rail or on all.
 
-    direction: `out` of or `into` the first of `nodes`, or both. `several`: for a node or a rail, many of its pairs and
-    not all; for more than two nodes, the path between them and the others; for a rail without nodes, all nodes.
+    direction: `out` of or `into` the first of `nodes`, or both. `several`: for a node or a rail, many of its pairs but
+    not
+    all; for more than two nodes, the path between them and the others; for a rail without nodes, all nodes.
     """
 
     kind: Kind
@@ -50,11 +50,11 @@ class Cause(Struct, frozen=True):
 
     @property
     def shared(self) -> bool:
-        """Return whether it is what many nodes share, and so none of them."""
+        """Whether many nodes share the cause, so that no single one is to blame."""
         return self.several and (self.kind == "pair" or not self.nodes)
 
     def __str__(self) -> str:
-        """Return the cause in words: ``out of n3 rail 1``."""
+        """Describe the cause: ``out of n3 rail 1``."""
         rail = f" rail {self.rail}" if self.rail is not None else ""
         if self.shared:
             return f"{fold(self.nodes)} with the others{rail}" if self.nodes else f"all nodes{rail}"
@@ -63,7 +63,7 @@ class Cause(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """One result as evidence: the logarithm of its ratio to the usual of its `way`, -inf for a pair that was lost."""
+    """One result as evidence: log ratio to the usual rate of its `way`, -inf for a lost pair."""
 
     src: End
     dst: End
@@ -73,7 +73,7 @@ class Entry(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """Entries, and the positions of those of each node, end and pair."""
+    """Entries, and their positions by node, end and pair."""
 
     entries: tuple[Entry, ...]
     places: Mapping[tuple[object, ...], Sequence[int]] = field(default_factory=dict)
@@ -114,8 +114,9 @@ def _keys(entry: Entry) -> Iterator[tuple[object, ...]]:
 def candidates(results: Sequence[Result], effects: Effects, rules: Rules) -> dict[Cause, float]:
     """Return every cause that might explain a slow result, with its log odds before any sample.
 
-    Ends whose way out or in is slow by both rules or apart from all others, pairs whose residual is slow, and those of
-    lost pairs. `results` are those of the round-robin, its samples in the order of `effects.residual`.
+    Candidates are ends whose direction is slow by both rules or far below all others, pairs whose residual is slow, and
+    the
+    causes of lost pairs. `results` are the round-robin's, with samples in the order of `effects.residual`.
     """
     ends = {end for result in results for end in (result.src, result.dst)}
     many_rails = len({end.rail for end in ends}) > 1
@@ -156,24 +157,24 @@ def _pair_causes(src: End, dst: End, rails: bool) -> Iterator[Cause]:
 
 
 def _prior(cause: Cause, many: Mapping[Kind, int], rules: Rules) -> float:
-    """Return the log odds: the expected faults of this kind in a fleet, shared among all it could be."""
+    """Return the prior log odds: the expected faults of this kind in a fleet, shared among all possible causes."""
     share = rules.faults / many[cause.kind]
     return math.log(share / (1 - share))
 
 
 _ENOUGH, _NOISIER = 3, 3.0
-"""So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
+"""With so many samples of a quiet way, ways that are so many times noisier do not count for the size of a loss."""
 _TWO = 2
 _FEW = 6
-"""The fewest unsuspected entries that allow a conclusion."""
+"""Minimum unsuspected entries for a conclusion."""
 
 
 class Weight(Struct, frozen=True):
-    """What speaks for a cause.
+    """The evidence for a cause.
 
-    `loss` is the logarithm of the ratio it shows, `limit` what that must be below; `slow` of `tests` samples are slow,
-    with so many `partners`; `prior`, `round_robin_odds` and `retest_odds` are log odds: before all samples, from the
-    round-robin, and from retests.
+    `loss` is the log ratio that it shows, `limit` the value that it must be below; `slow` of `tests` samples are slow,
+    with
+    so many `partners`. Log odds: `prior` before all samples, `round_robin_odds`, and `retest_odds`.
     """
 
     loss: float
@@ -188,19 +189,19 @@ class Weight(Struct, frozen=True):
 
     @property
     def log_odds(self) -> float:
-        """Return the log odds of all samples together."""
+        """Log odds of all samples together."""
         return self.prior + self.round_robin_odds + self.retest_odds
 
     @property
     def confidence(self) -> float:
-        """Return the odds as a probability."""
+        """The odds as a probability."""
         return 1 / (1 + math.exp(-max(-700.0, min(700.0, self.log_odds))))
 
 
 class Scale:
-    """Weighs causes by entries. `usual` are the positions of entries without a suspected end.
+    """Weighs causes by entries. `usual`: positions of entries without a suspected end.
 
-    `sigma` is the noise of one sample of each way (:func:`retest_noise`): a cause must show more.
+    `sigma`: noise of one sample of each way (:func:`retest_noise`), which a cause must exceed.
     """
 
     def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules, sigma: Mapping[Way, float]) -> None:
@@ -215,7 +216,7 @@ class Scale:
                 self._pool[evidence.entries[place].way].append(self._logs[place])
 
     def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
-        """Weigh `cause` by the entries it covers, without those `taken` by another."""
+        """Weigh `cause` by the entries that it covers, except those `taken` by another."""
         places = [place for place in self._evidence.covered(cause) if place not in taken]
         quiet, sigma = self._quiet(places)
         loss = sorted(map(self._logs.__getitem__, quiet))[len(quiet) // 2] if quiet else 0.0
@@ -236,7 +237,7 @@ class Scale:
         return Weight(loss, slowest, slow, len(places), len(partners), retests, prior, odds[0], odds[1])
 
     def _quiet(self, places: Sequence[int]) -> tuple[Sequence[int], float]:
-        """Return those of `places` whose way is not much noisier than the quietest, and the noise of these."""
+        """Return the `places` whose way is not much noisier than the quietest, and their noise."""
         ways = Counter(self._evidence.entries[place].way for place in places)
         enough = [way for way, count in ways.items() if count >= _ENOUGH] or list(ways)
         most = _NOISIER * min((self._sigma[way] for way in enough), default=0.0)
@@ -260,7 +261,7 @@ class Scale:
         return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
 
     def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
-        """Weigh all of them, from the prior log odds of each; reuse the weight of one with no more entries."""
+        """Weigh all candidates, given their prior log odds; reuse the weight of one without new entries."""
         found = {}
         for cause, prior in candidates.items():
             known = before.get(cause)
@@ -269,10 +270,11 @@ class Scale:
         return found
 
     def explain(self, candidates: Mapping[Cause, float], weighed: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
-        """Choose the likeliest cause, then the likeliest of what it leaves unexplained, and so on while any is likely.
+        """Choose the likeliest cause, then the likeliest for what is left unexplained, and so on while any is likely.
 
-        `candidates`: each with its prior log odds; `weighed`: each by all that it covers. Those whose samples are not
-        slow, or speak against it, are left out.
+        `candidates`: prior log odds by cause; `weighed`: each cause by all that it covers. Causes whose samples are not
+        slow, or
+        speak against them, are left out.
         """
         taken: set[int] = set()
         chosen: dict[Cause, Weight] = {}
@@ -299,11 +301,11 @@ _MAD_TO_SIGMA = 1.4826
 _OF_MEDIAN = 1.2533
 """The error of a median of n samples is this times their sigma, divided by the root of n."""
 _FEWEST = 6
-"""The fewest repetitions that give a spread."""
+"""Minimum repetitions for a spread."""
 
 
 def retest_noise(results: Iterable[Result], rules: Rules) -> dict[Way, float]:
-    """Return the sigma of the logarithm of one sample of each way, by the repetitions among `results`.
+    """Return the sigma of the log rate of one sample, by way, from the repetitions among `results`.
 
     No fleet counts as quieter than the rules' floor; a way with too few repetitions is left out.
     """
@@ -326,6 +328,6 @@ def _sigma(changes: Sequence[float]) -> float:
 
 
 def noise_limit(count: int, sigma: float, rules: Rules) -> float:
-    """Return the logarithm of the ratio below which the median of `count` samples is slow, with this noise."""
+    """Return the log ratio below which the median of `count` samples with this noise is slow."""
     noise = rules.slow_z * sigma * min(1.0, _OF_MEDIAN / math.sqrt(max(1, count)))
     return min(math.log(rules.slow_ratio), noise)

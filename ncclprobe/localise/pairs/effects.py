@@ -1,9 +1,10 @@
 """Fit how much each end, and each pair beyond its ends, deviates from the usual: median polish on log bandwidth.
 
 log(sample) = level + effect of the source's way out + effect of the destination's way in + residual, fitted by medians
-(J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others. If a
-median is between two samples the higher one is taken: an end that is fast with half of its partners is not slow. Pairs
-that send one way and pairs that send both ways at once each have a level of their own.
+(J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority does not affect the others. A median
+between two samples is the higher one: an end that is fast with half of its partners is not slow. Pairs that send one
+way
+and pairs that send both ways at once have separate levels.
 """
 
 import math
@@ -27,9 +28,9 @@ _NOISIER = 3.0
 
 
 class Effects(Struct, frozen=True):
-    """Logarithms of ratios to the usual: of each end's way `out` and `into` it, and of each sample beyond its ends.
+    """Log ratios to the usual: of each end's way `out` and `into` it, and of each sample beyond its ends.
 
-    `level` is the usual rate, in GB/s (1e9 bytes/s) by way; `residual` has the order of the samples.
+    `level`: usual rate by way, in GB/s (1e9 bytes/s); `residual` has the order of the samples.
     """
 
     level: Mapping[Way, float]
@@ -39,9 +40,10 @@ class Effects(Struct, frozen=True):
 
 
 def levels(samples: Iterable[Sample]) -> dict[Way, float]:
-    """Return the usual rate of each way, GB/s: the median of each node, then of the nodes.
+    """Return the usual rate of each way, GB/s: the median over nodes of each node's median.
 
-    Counting nodes rather than samples keeps the level if fewer than half of the nodes are bad, although most samples
+    Counting nodes rather than samples keeps the level right if fewer than half of the nodes are bad, although most
+    samples
     then touch a bad one.
     """
     by_node: defaultdict[Way, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -54,7 +56,7 @@ def levels(samples: Iterable[Sample]) -> dict[Way, float]:
 def polish(samples: Sequence[Sample]) -> Effects:
     """Fit the samples of a round-robin. Without samples everything is empty.
 
-    If some ways are much noisier than others (both directions) the quiet ones fit the ends.
+    If some ways are much noisier than others (both directions), only the quiet ones fit the ends.
     """
     level = levels(samples)
     ways = [sample.both for sample in samples]
@@ -71,7 +73,7 @@ def polish(samples: Sequence[Sample]) -> Effects:
 def _fit(
     samples: Sequence[Sample], ratios: Sequence[float], places: Iterable[int], fewest: int
 ) -> tuple[dict[End, float], dict[End, float]]:
-    """Return the effects of ways out and in, of ends with at least `fewest` of the samples at `places`."""
+    """Return the out and in effects of ends with at least `fewest` of the samples at `places`."""
     sources, targets = defaultdict[End, list[int]](list), defaultdict[End, list[int]](list)
     for place in places:
         sources[samples[place].src].append(place)
@@ -79,8 +81,8 @@ def _fit(
     out, into = dict.fromkeys(sources, 0.0), dict.fromkeys(targets, 0.0)
     for _ in range(_SWEEPS):
         before = (out, into)
-        out = _centred({end: median_high(ratios[n] - into[samples[n].dst] for n in at) for end, at in sources.items()})
-        into = _centred({end: median_high(ratios[n] - out[samples[n].src] for n in at) for end, at in targets.items()})
+        out = _centre({end: median_high(ratios[n] - into[samples[n].dst] for n in at) for end, at in sources.items()})
+        into = _centre({end: median_high(ratios[n] - out[samples[n].src] for n in at) for end, at in targets.items()})
         if _change(before[0], out) < _SETTLED and _change(before[1], into) < _SETTLED:
             break
     out = {end: effect for end, effect in out.items() if len(sources[end]) >= fewest}
@@ -98,9 +100,7 @@ def _residuals(
 
 
 def _quiet(samples: Sequence[Sample], ratios: Sequence[float], ways: Sequence[Way]) -> set[Way]:
-    """Return the ways, each fitted by itself, whose residuals are spread no more than a few times as wide as the
-    least.
-    """
+    """Return the ways, each fitted alone, whose residual spread is at most a few times the least."""
     by_way = grouped((key, place) for place, key in enumerate(ways))
     if len(by_way) < 2:
         return set(by_way)
@@ -113,7 +113,7 @@ def _quiet(samples: Sequence[Sample], ratios: Sequence[float], ways: Sequence[Wa
     return {key for key, value in spread.items() if value <= most} or set(by_way)
 
 
-def _centred(effects: Mapping[End, float]) -> dict[End, float]:
+def _centre(effects: Mapping[End, float]) -> dict[End, float]:
     """Shift `effects` so that the typical end is at zero: what all ends share belongs to the level."""
     middle = median_high(effects.values()) if effects else 0.0
     return {end: effect - middle for end, effect in effects.items()}
@@ -124,7 +124,7 @@ def _change(before: Mapping[End, float], after: Mapping[End, float]) -> float:
 
 
 def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
-    """Return each logarithm's distance from their median: 0.6745 (x - median) / MAD, MAD no less than `floor`."""
+    """Return each log's distance from their median: 0.6745 (x - median) / MAD, MAD no less than `floor`."""
     if not logs:
         return {}
     middle = median(logs.values())
@@ -133,7 +133,7 @@ def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
 
 
 def slow_residuals(samples: Sequence[Sample], effects: Effects, rules: Rules) -> list[int]:
-    """Return the positions of the samples that are slow beyond their ends, each compared with its own way."""
+    """Return the positions of samples that are slow beyond their ends, each compared within its own way."""
     by_way: defaultdict[Way, dict[int, float]] = defaultdict(dict)
     for place, sample in enumerate(samples):
         by_way[sample.both][place] = effects.residual[place]
@@ -141,17 +141,18 @@ def slow_residuals(samples: Sequence[Sample], effects: Effects, rules: Rules) ->
 
 
 def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
-    """Return those of `logs` (logarithms of ratios to the usual) that are slow by both rules: key to logarithm."""
+    """Return the `logs` (log ratios to the usual) that are slow by both rules."""
     limit = math.log(rules.slow_ratio)
     scores = modified_z(logs, rules.mad_floor)
     return {key: value for key, value in logs.items() if value < limit and scores[key] < rules.slow_z}
 
 
 def apart(samples: Iterable[Sample], rules: Rules) -> set[End]:
-    """Return the ends whose every sample out, or every one in, is far below all samples without their node.
+    """Return the ends whose every sample out, or every sample in, is far below all samples without their node.
 
     The effects of few nodes on a busy machine differ so much that none is an outlier, however steady and slow one of
-    them is; this rule needs no spread. Samples of one way are compared, and such an end has the slowest of them.
+    them is;
+    this rule needs no spread. Samples of one way are compared, and such an end has the slowest of them.
     """
     by_way = grouped((sample.both, sample) for sample in samples)
     found = set()

@@ -1,8 +1,9 @@
 """Plan and judge pairs inside nodes.
 
-No network is in these pairs, so they are judged apart. A pair is compared with the same positions of the other nodes,
-which have the same build, so that two devices far apart in every node are not a fault; among fewer than FEWEST nodes
-with all pairs inside of them. A rank that is slow once is a suspect; it is named if it is slow each time.
+No network is involved, so they are judged separately. A pair is compared with the same positions on the other nodes,
+which have the same build, so that two devices far apart in every node are not a fault; with fewer than FEWEST nodes,
+with
+all pairs inside these. A rank that is slow once is a suspect; it is named if it is slow each time.
 """
 
 import math
@@ -22,18 +23,20 @@ FEWEST = 3
 
 
 Way = tuple[int, int]
-"""The sending rank and the receiving one."""
+"""(sending rank, receiving rank)."""
 RETESTS = 2
-"""How often a pair that is slow inside a node is measured again."""
+"""How often a slow pair inside a node is measured again."""
 
 
 def inner_end(rank: int) -> End:
-    """Return the end of a rank when it measures inside its node."""
+    """Return the end of a rank in measurements within its node."""
     return End(f"rank {rank}")
 
 
 class Slow(Struct, frozen=True):
-    """One slow part inside `node`: most of it, one rank's pairs or one pair; `ratio` is what is left."""
+    """One slow part inside `node`: most of it, one rank's pairs or one pair; `ratio`: the remaining share
+    of the rate.
+    """
 
     kind: Literal["node", "rank", "pair"]
     node: str
@@ -43,7 +46,7 @@ class Slow(Struct, frozen=True):
 
 
 def plan(nodes: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[Round, ...]:
-    """Return rounds for the ranks of each node to run a round-robin (or `count` rounds of one), all nodes at once."""
+    """Return rounds in which each node's ranks run a round-robin (or `count` rounds of it), all nodes at once."""
     per_node = [_rounds_among(ranks, count) for ranks in nodes.values() if len(ranks) > 1]
     return tuple(tuple(match for part in parts for match in part) for parts in zip_longest(*per_node, fillvalue=()))
 
@@ -60,7 +63,7 @@ def retest_rounds(rounds: Iterable[Round], suspects: Collection[Way]) -> tuple[R
 
 
 def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rules: Rules) -> dict[Way, float]:
-    """Return the ways whose rate (GB/s) is slow compared with their peers, each with its ratio to them."""
+    """Return the ways whose rate (GB/s) is slow compared with their peers, with the ratio to them."""
     found: dict[Way, float] = {}
     # The same positions of each node are compared, if there are enough.
     place = {rank: number for ranks in nodes.values() for number, rank in enumerate(ranks)}
@@ -77,7 +80,7 @@ def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rul
 def slow_each_time(
     rates: Sequence[Mapping[Way, float]], nodes: Mapping[str, Sequence[int]], rules: Rules
 ) -> dict[Way, float]:
-    """Return the ways that were slow in the round-robin, the first of `rates`, and in each of its retests."""
+    """Return the ways that were slow in the round-robin, the first of `rates`, and in each retest."""
     ratios = suspects(rates[0], nodes, rules)
     for retest in rates[1:]:
         again = suspects(retest, nodes, rules)
@@ -88,7 +91,7 @@ def slow_each_time(
 def name_slow(
     ratios: Mapping[Way, float], rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]
 ) -> tuple[Slow, ...]:
-    """Name the ways that were slow each time (`ratios`) in the fewest parts: a node, a rank or a pair, worst first."""
+    """Reduce the ways that were slow each time (`ratios`) to the fewest parts (nodes, ranks, pairs), worst first."""
     found: list[Slow] = []
     for node, ranks in nodes.items():
         bad = {way: ratio for way, ratio in ratios.items() if way[0] in ranks}

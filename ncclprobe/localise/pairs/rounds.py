@@ -1,10 +1,12 @@
 """Plan as data, before any rank connects, the places of ranks and the pairs of each round.
 
-Each rank is in at most one pair of a round, so that no measurement disturbs another at its ends. The schedule is the
-circle method of round-robin tournaments (one player stays, the others turn): n - 1 rounds for even n, n rounds with a
-bye each for odd n, every pair exactly once.
+Each rank is in at most one pair of a round, so that measurements do not disturb each other at their ends. The schedule
+is
+the circle method of round-robin tournaments (one player stays, the others rotate): n - 1 rounds for even n, n rounds
+with
+a bye each for odd n, every pair exactly once.
 
-Before any part is blamed it is measured again. A suspect is paired with two unsuspected partners, and these with each
+A part is measured again before it is blamed. A suspect is paired with two unsuspected partners, and these with each
 other: the swap control, which exchanges only the suspect. If the suspect is slow with both and they are not slow
 together, it is the suspect. Each end of a suspected pair is paired with a third node: if both are fast there, it is the
 path between them.
@@ -20,9 +22,9 @@ from ncclprobe.model.values import Struct, field, grouped
 
 
 class Placement(Struct, frozen=True):
-    """The `ends` by rank, the name of each, and the ranks of each node.
+    """The end of each rank, each rank's name, and the ranks of each node.
 
-    `note`: what the reader must know of how rails were numbered.
+    `note`: what the reader must know about the numbering of rails.
     """
 
     hosts: tuple[str, ...]
@@ -32,25 +34,26 @@ class Placement(Struct, frozen=True):
 
     @property
     def nodes(self) -> dict[str, list[int]]:
-        """Return the ranks of each node, in the order of the nodes."""
+        """Ranks by node, in the order of the nodes."""
         return grouped((host, rank) for rank, host in enumerate(self.hosts))
 
     @property
     def single(self) -> bool:
-        """Return whether there is only one node, so that its ranks take the place of nodes."""
+        """Whether there is only one node, so that its ranks take the place of nodes."""
         return len(set(self.hosts)) == 1
 
     @property
     def rails(self) -> dict[str, list[int]]:
-        """Return the rails of each node, or of each rank if these take the place of nodes."""
+        """Return the rails of each node, or of each rank if ranks take the place of nodes."""
         return grouped((end.node, end.rail) for end in self.ends)
 
 
 def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placement:
     """Return the placement of ranks on `hosts`, with these NICs (empty: unknown).
 
-    A rail is the number of a NIC if every rank has one of its own and all nodes have the same numbers, or some could
-    never meet; otherwise the rank's position on its node.
+    The rail is the NIC's number if every rank has a NIC of its own and all nodes have the same numbers (others could
+    never
+    meet); otherwise the rank's position on its node.
     """
     if len(set(hosts)) == 1:
         ends_of_ranks = tuple(End(f"rank {rank}") for rank in range(len(hosts)))
@@ -87,11 +90,11 @@ def _places(hosts: Sequence[str]) -> list[int]:
 
 
 ALL_PAIRS = 64
-"""Up to so many ranks or nodes every pair is measured; beyond, SOME_ROUNDS of the rounds unless more are asked for."""
+"""Up to so many ranks or nodes every pair is measured; beyond, SOME_ROUNDS of the rounds unless more are requested."""
 SOME_ROUNDS = 6
-"""Six partners each: with two bad ones among them a good node still is as fast as usual with most."""
+"""Six partners each: with two bad ones among them a good node is still fast with most."""
 AT_ONCE = 16
-"""Pairs of nodes that send at the same time, unless full bisection is asked for: a doctor does not load a fabric."""
+"""Node pairs that send at the same time, unless full bisection is requested: a doctor does not load a fabric."""
 
 Round = tuple["Match", ...]
 EndPair = tuple[End, End]
@@ -109,8 +112,9 @@ class Match(Struct, frozen=True, order=True):
 def round_robin(count: int, rounds: int | None = None) -> tuple[Round, ...]:
     """Return `rounds` rounds of 0 … `count` - 1: by default all rounds up to ALL_PAIRS players, otherwise SOME_ROUNDS.
 
-    More rounds than there are gives all. Those chosen lie evenly over the whole schedule, so that partners are not all
-    neighbours. Raises ValueError for fewer than two players or one round.
+    `rounds` beyond the whole schedule gives all of it. A selection is spread evenly over the schedule, so that partners
+    are
+    not all neighbours. Raises ValueError for fewer than two players or one round.
     """
     if count < 2 or (rounds is not None and rounds < 1):
         raise ValueError(f"a tournament of {count} players and {rounds} rounds has no pairs")
@@ -121,7 +125,7 @@ def round_robin(count: int, rounds: int | None = None) -> tuple[Round, ...]:
 
 
 def _circle(count: int, turn: int) -> Round:
-    """Return the pairs after `turn` turns: the last position stays and the others are paired across the circle."""
+    """Return the pairs after `turn` turns: the last position stays, the others are paired across the circle."""
     positions = count + count % 2  # the empty seat of an odd number is a bye
     turning = positions - 1
     pairs = [(turn, positions - 1)] + [((turn + k) % turning, (turn - k) % turning) for k in range(1, positions // 2)]
@@ -139,7 +143,7 @@ class Participants(Struct, frozen=True):
         return tuple((End(one, each), End(other, each)) for each in shared if rail in (None, each))
 
     def rounds(self, matches: Iterable[Iterable[tuple[str, str]]]) -> tuple[PairRound, ...]:
-        """Return the rounds of pairs of nodes with all of their rails."""
+        """Return the rounds of node pairs with all of their rails."""
         return tuple(tuple(pair for nodes in each for pair in self.shared_rails(*nodes)) for each in matches)
 
 
@@ -154,16 +158,17 @@ class _Round(Struct):
         return self.busy.isdisjoint(_nodes(pairs)) and len(self.busy) < 2 * AT_ONCE
 
     def add(self, pairs: PairRound) -> None:
-        """Add one more pair of nodes, on all of its rails."""
+        """Add a pair of nodes, on all of its rails."""
         self.busy |= _nodes(pairs)
         self.pairs += pairs
 
 
 def plan_retests(suspects: Sequence[Cause], participants: Participants, step: int) -> tuple[PairRound, ...]:
-    """Return rounds that measure each suspect again, no node with more than one other in a round.
+    """Return rounds that measure each suspect again, each node with at most one other per round.
 
-    `step` counts from 1; each step uses other partners if there are more. Without partners to compare with, or
-    if a suspect no longer answers, there is nothing to plan.
+    `step` counts from 1; each step uses other partners if there are more. Without partners to compare with, or if a
+    suspect
+    no longer answers, there is nothing to plan.
     """
     rounds: list[_Round] = []
     unsuspected = partners(suspects, participants)

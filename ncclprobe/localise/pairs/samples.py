@@ -1,4 +1,4 @@
-"""Define the samples of pairs, and the rules to judge them."""
+"""Samples of pairs, and the rules to judge them."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from ncclprobe.model.values import Struct, replace
 
 
 class End(NamedTuple):
-    """One end of a pair: the rank of `node` that uses the NIC number `rail`.
+    """One end of a pair: the rank of `node` that uses NIC number `rail`.
 
     If rails are unknown each rank is an End with rail 0. Inside one node the devices take the place of nodes.
     """
@@ -24,7 +24,8 @@ class Sample(Struct, frozen=True):
     """The rate from `src` to `dst`: the median of several transfers (five or more), as `GBps` of 1e9 bytes/s.
 
     `both`: the other direction ran at the same time. `step` is 0 in the round-robin; retests count from 1. Raises
-    ValueError for a rate that is not above zero (a pair that carried nothing is Lost) and for a node's own ends.
+    ValueError
+    for a rate that is not positive (a pair that carried nothing is Lost) and for two ends of one node.
     """
 
     src: End
@@ -49,7 +50,7 @@ class Lost(Struct, frozen=True):
     step: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a pair of one node's own ends."""
+        """Refuse two ends of one node."""
         _two_nodes(self.src, self.dst)
 
 
@@ -92,7 +93,7 @@ class Rules(Struct, frozen=True):
     inside_floor: float = 0.02
 
     def inside(self) -> "Rules":
-        """Return the rules for what is measured inside nodes."""
+        """Return the rules for measurements inside nodes."""
         return replace(self, slow_ratio=self.inside_ratio, mad_floor=self.inside_floor)
 
 

@@ -1,9 +1,11 @@
-"""Judge samples: the causes that explain the round-robin, and the ones that the retests confirm.
+"""Judge samples: which causes explain the round-robin, and which of them the retests confirm.
 
-No part is blamed for a round-robin by itself: a suspect must have been measured again and the retests must speak
-against it, with enough different partners, until the odds reach the confidence of the rules. A retest with a partner
-that is itself slow in its control does not count. Cleared suspects are reported as well: they were slow only
-while others sent, and the fabric's load is not a fault.
+No part is blamed for a round-robin alone: a suspect must have been measured again and the retests must speak against
+it,
+with enough different partners, until the odds reach the confidence of the rules. A retest with a partner that is itself
+slow in its control does not count. Cleared suspects are reported as well: they were slow only while others sent, and
+the
+fabric's load is not a fault.
 """
 
 import math
@@ -32,24 +34,24 @@ from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
-"""So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
+"""With so many bad pairs, and such a share of all tested pairs, the node or rank is at fault and not the pairs."""
 _FEWEST_NODES = 3
 """Among fewer nodes, what they share cannot be distinguished from the nodes."""
 _NEARLY_ALL = 0.75
-"""Such a share of the pairs of a group is fast."""
+"""Share of the pairs in a group that must be fast."""
 _NEARLY_ALL_OF_RAIL = 0.95
-"""Such a share of the pairs on a rail is slow: of four nodes two bad NICs slow all pairs but one of six."""
+"""Share of the pairs on a rail that must be slow: with four nodes two bad NICs slow all pairs but one of six."""
 
 
 def many(bad: int, tried: int) -> bool:
-    """Return whether so many bad pairs of those tried are the fault of the part that they share."""
+    """Return whether `bad` of `tried` pairs are so many that the part they share is at fault."""
     return bad >= _FEWEST_PAIRS and bad >= _SHARE_OF_PAIRS * tried
 
 
 def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collection[str]]) -> dict[Cause, Weight]:
-    """Return the causes with nodes, or NICs, in place of their many bad pairs, the node with most of them first.
+    """Replace many bad pairs by the node, or NIC, that they share; the node with most of them first.
 
-    `partners` are the nodes that each was measured with.
+    `partners`: the nodes that each node was measured with.
     """
     pairs = {cause: weight for cause, weight in weights.items() if cause.kind == "pair"}
     found: dict[Cause, Weight] = {}
@@ -66,13 +68,13 @@ def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collect
         one_rail = len(rails) == 1 and None not in rails
         rail = rails.pop() if one_rail else None
         shared = Cause("rail" if one_rail else "node", (node,), rail, several=True)
-        found[shared] = _sum(list(its.values()), len(bad[node]))
+        found[shared] = _combine(list(its.values()), len(bad[node]))
         pairs = {cause: weight for cause, weight in pairs.items() if cause not in its}
     return {**found, **{cause: weight for cause, weight in weights.items() if cause.kind != "pair"}, **pairs}
 
 
-def _sum(weights: Sequence[Weight], partners: int) -> Weight:
-    """Return the evidence of several pairs of one node as that of the node; its odds are those of the weakest."""
+def _combine(weights: Sequence[Weight], partners: int) -> Weight:
+    """Combine the evidence of several pairs of one node; the odds are those of the weakest."""
     weakest = min(weights, key=lambda weight: weight.log_odds)
     return replace(
         weakest,
@@ -87,10 +89,11 @@ def _sum(weights: Sequence[Weight], partners: int) -> Weight:
 def gather_groups(
     weights: Mapping[Cause, Weight], samples: Iterable[Sample], usual: float, rules: Rules
 ) -> dict[Cause, Weight]:
-    """Return the causes with one for nodes that are slow with the others and fast with each other: none of them is.
+    """Replace causes by a group of nodes that are slow with the others and fast with each other.
 
-    The shared part is between them: a switch or its uplinks, which by design may cost a tenth. `usual` is the rate of
-    one way, GB/s.
+    No node of it is slow: the shared part between the groups is, a switch or its uplinks, which by design may cost a
+    tenth.
+    `usual` is the rate of one way, GB/s.
     """
     found = dict(weights)
     logs = grouped(
@@ -108,13 +111,13 @@ def gather_groups(
             its = [found.pop(cause) for node in sorted(group) for cause in of_node[node]]
             partners = {node for on, pair in logs if on == rail and pair & group for node in pair - group}
             shared = Cause("pair", tuple(sorted(group)), rail, several=True)
-            weight = _sum(its, len(partners))
+            weight = _combine(its, len(partners))
             found = {**({shared: weight} if weight.loss < math.log(rules.uplink_ratio) else {}), **found}
     return found
 
 
 def _largest_group(fast: Sequence[frozenset[str]], met: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return the largest group of nodes whose pairs are nearly all fast; empty: none."""
+    """Return the largest group of nodes whose pairs are nearly all fast; empty if none."""
     group = {node: frozenset((node,)) for pair in fast for node in pair}
     for pair in fast:
         both = frozenset().union(*(group[node] for node in pair))
@@ -126,9 +129,10 @@ def _largest_group(fast: Sequence[frozenset[str]], met: Sequence[frozenset[str]]
 
 
 def rail_shares(samples: Sequence[Sample], level: Mapping[Way, float], rules: Rules) -> dict[int, float]:
-    """Return what is left of the usual rate on rails that are slow for nearly all pairs of nodes: no node's own fault.
+    """Return the remaining share of the usual rate on rails that are slow for nearly all node pairs: no single node's
+    fault.
 
-    Two nodes share one path on each rail, so that between these a pair is named.
+    With two nodes each rail has a single path, so that a pair is named instead.
     """
     if False not in level or len({sample.src.node for sample in samples}) < _FEWEST_NODES:
         return {}
@@ -142,15 +146,16 @@ def rail_shares(samples: Sequence[Sample], level: Mapping[Way, float], rules: Ru
 
 
 _CONTROLS = 4
-"""So many samples without a suspect say what is usual while retesting; of fewer the round-robin's level holds."""
+"""Minimum samples without a suspect to define the usual rate in retests; with fewer the round-robin's level holds."""
 
 
 class Suspect(Struct, frozen=True):
-    """A cause with what is known of it.
+    """A cause with its evidence.
 
     `ratio`: what it leaves of the usual bandwidth, 0 if nothing arrives. `confidence`: its odds as a probability,
-    which trusts that samples are independent. `slow` of `tests` samples speak for it, `retests` of these were taken
-    after it was suspected, with `partners` different nodes in all.
+    assuming
+    independent samples. `slow` of `tests` samples speak for it, `retests` of them taken after it was suspected, with
+    `partners` different nodes in all.
     """
 
     cause: Cause
@@ -166,10 +171,13 @@ class Localisation(Struct, frozen=True):
     """The conclusion from pair samples about slow parts.
 
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
-    slow in the round-robin and are not when measured again. `lost` are the pairs without any data: their ends are named
-    whichever is to blame. `level` is the usual rate, GB/s (1e9 bytes/s) by way; `all_slow`: that itself is below the
-    expected one. `slow_rails` are rails that are slow on all nodes, with the remaining share of the usual rate. `tests`
-    counts all samples and lost pairs, `steps` the rounds of retests.
+    slow in
+    the round-robin and not when measured again. `lost`: pairs without any data; their ends are named whichever is to
+    blame.
+    `level`: usual rate by way, GB/s (1e9 bytes/s); `all_slow`: that itself is below the expected one. `slow_rails`:
+    rails
+    that are slow on all nodes, with the remaining share of the usual rate. `tests` counts all samples and lost pairs,
+    `steps` the rounds of retests.
     """
 
     confirmed: tuple[Suspect, ...] = ()
@@ -184,7 +192,7 @@ class Localisation(Struct, frozen=True):
 
     @property
     def kind(self) -> Kind | Literal["everything", "several", "none"]:
-        """Return the localisation in one word."""
+        """The localisation in one word."""
         if self.all_slow:
             return "everything"
         kinds = {suspect.cause.kind for suspect in self.confirmed}
@@ -194,10 +202,10 @@ class Localisation(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """The result of a round-robin by itself: the same for every step of retests, so that it is computed once.
+    """The result of a round-robin alone: computed once, because it is the same for every step of retests.
 
-    `usual` are the positions of the entries of `round_robin` without a suspected end; `weighed` is every
-    candidate by itself, `suspected` the best explanation of the round-robin. `slow_rails` are compared with themselves.
+    `usual`: positions of the entries of `round_robin` without a suspected end. `weighed`: every candidate alone;
+    `suspected`: the best explanation of the round-robin. `slow_rails` are compared with themselves.
     """
 
     effects: Effects
@@ -212,7 +220,7 @@ class Case(Struct, frozen=True):
 
 
 def open_case(first: Sequence[Result], rules: Rules) -> Case:
-    """Return the case that the results of a round-robin make."""
+    """Return the case of a round-robin's results."""
     samples = [result for result in first if isinstance(result, Sample)]
     shares = rail_shares(samples, levels(samples), rules)
     first = [_scale_to_rail(result, shares) for result in first]
@@ -227,7 +235,7 @@ def open_case(first: Sequence[Result], rules: Rules) -> Case:
 
 
 def _scale_to_rail(result: Result, shares: Mapping[int, float]) -> Result:
-    """Return `result` as it would be if a rail that is slow on all nodes were as fast as the others."""
+    """Scale `result` as if a rail that is slow on all nodes were as fast as the others."""
     if isinstance(result, Lost) or result.src.rail not in shares:
         return result
     return replace(result, GBps=result.GBps / shares[result.src.rail])
@@ -241,9 +249,11 @@ def verdict(
 ) -> Localisation:
     """Judge which part is slow, by all `results` so far: the round-robin's (step 0) and the retests' (steps from 1).
 
-    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.rounds.plan_retests`). `expected_GBps` is the
-    least that a healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the
-    round-robin's results make (:func:`open_case`), for a caller that asks again after each step.
+    The returned `suspects` should be measured again (:func:`ncclprobe.localise.pairs.rounds.plan_retests`).
+    `expected_GBps`
+    is the least that a healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is the
+    round-robin's
+    :func:`open_case`, for a caller that asks again after each step.
     """
     rules = rules or Rules()
     case = case or open_case([result for result in results if not result.step], rules)
@@ -276,7 +286,7 @@ def verdict(
 
 
 def _entries(results: Iterable[Result], level: Mapping[Way, float]) -> list[Entry]:
-    """Turn results into evidence. A result on a way that the round-robin did not take does not count."""
+    """Turn results into evidence, except those on a way that the round-robin did not take."""
     entries = []
     for result in results:
         if isinstance(result, Lost):
@@ -288,7 +298,7 @@ def _entries(results: Iterable[Result], level: Mapping[Way, float]) -> list[Entr
 
 
 def _explain(retests: Sequence[Entry], sigma: Mapping[Way, float], case: Case) -> dict[Cause, Weight]:
-    """Return what best explains the round-robin and the retests, the likeliest first."""
+    """Return the best explanation of the round-robin and the retests, the likeliest first."""
     scale = Scale(add_evidence(retests, case.round_robin), case.usual, case.rules, sigma)
     return scale.explain(case.candidates, scale.weigh_all(case.candidates, case.weighed))
 
@@ -344,11 +354,11 @@ def _suspect(cause: Cause, weight: Weight) -> Suspect:
 
 
 LOST_PARTNERS = 2
-"""An end that lost its pairs with so many partners is measured no more: each costs a deadline."""
+"""An end that lost its pairs with so many partners is not measured any more: each costs a deadline."""
 Excluded = Callable[[Sequence[Result]], frozenset[End]]
-"""The ends that are no longer measured after these results."""
+"""The ends not to measure any more after these results."""
 Measure = Callable[[PairRound, int], Iterable[Result]]
-"""Measures the pairs of one round at once, in each direction, for so many steps of retests (0: the round-robin)."""
+"""Measures the pairs of one round at once, in each direction, for one step of retests (0: the round-robin)."""
 
 
 def localise_slowness(
@@ -360,11 +370,13 @@ def localise_slowness(
     expected_GBps: float | None = None,
     excluded: Excluded | None = None,
 ) -> Localisation:
-    """Measure all pairs of nodes, or `count` rounds of them, and find out which part is slow.
+    """Measure all pairs of nodes, or `count` rounds of them, and find the slow part.
 
-    `rails` names the rails of each node. A lost pair ends nothing: its two ends go on with others and are measured
-    again like any suspect, until an end was lost with a second partner. `excluded` returns the ends no longer measured,
-    for a caller that knows better. Raises ValueError for fewer than two nodes.
+    `rails`: the rails of each node. A lost pair ends nothing: its two ends continue with others and are measured again
+    like
+    any suspect, until an end was lost with a second partner. `excluded` returns the ends not to measure any more, for a
+    caller
+    that knows better. Raises ValueError for fewer than two nodes.
     """
     rules = rules or Rules()
     exclude = excluded or lost_with_several
@@ -390,14 +402,14 @@ def localise_slowness(
 
 
 def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[PairRound, ...]:
-    """Return the rounds of all nodes, in the order given: equal rails are paired, all rails of two nodes at once."""
+    """Return the rounds of all nodes, in the given order: equal rails are paired, all rails of two nodes at once."""
     names = list(rails)
     matches = rounds.round_robin(len(names), count)
     return Participants(rails).rounds([(names[m.first], names[m.second]) for m in each] for each in matches)
 
 
 def lost_with_several(results: Iterable[Result]) -> frozenset[End]:
-    """Return the ends that lost pairs with two or more partners: one lost pair may be the path's."""
+    """Return the ends that lost pairs with two or more partners: one lost pair may be the path's fault."""
     partners: defaultdict[End, set[str]] = defaultdict(set)
     for lost in results:
         if isinstance(lost, Lost):
@@ -407,6 +419,6 @@ def lost_with_several(results: Iterable[Result]) -> frozenset[End]:
 
 
 def _remaining(rails: Mapping[str, Sequence[int]], excluded: frozenset[End]) -> dict[str, list[int]]:
-    """Return the rails of each node that are still measured; a node without any is left out."""
+    """Return the rails of each node that are still measured, without nodes that have none."""
     remaining = {node: [rail for rail in each if End(node, rail) not in excluded] for node, each in rails.items()}
     return {node: each for node, each in remaining.items() if each}
