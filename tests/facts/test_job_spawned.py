@@ -32,6 +32,7 @@ def of_spawned(
         ("ranks", pid, *QUESTION): said if pid else json.dumps({"time_s": 1.0, "processes": []}),
         ("ranks", -1): said,
         **{("connections", 0, *asked): json.dumps(connections) for asked in (own, own[:3], own[1:])},
+        ("connections", 0, 9): json.dumps([each for each in connections if each["pid"] == 9]),
         ("at_port", 29500, 11): json.dumps([{"pid": 11, "local": "[::]:29500", "peer": "", "state": "listening"}]),
         ("at_port", 40011, 11): json.dumps([]),
         (SAMPLE, "attach"): json.dumps({"pid": pid}),
@@ -89,7 +90,10 @@ def test_helpers_that_the_parent_has_started_beside_its_ranks_are_no_ranks() -> 
 
 def test_the_ranks_of_a_launcher_that_has_the_variables_of_its_node_are_its_children() -> None:
     launcher, children = process(9, 0, 1, WORLD_SIZE="1"), [process(n, 0, 9, WORLD_SIZE="1") for n in (11, 12, 13)]
-    for connections, wanted in some([(meets(11, 12, 13), [(11, 0), (12, 1), (13, 2)]), ([], [(9, 0)])]):
+    ranks, itself = [(11, 0), (12, 1), (13, 2)], [(9, 0)]
+    joined = {"pid": 9, "local": "10.0.0.1:40000", "peer": "n1:29500"}
+    rows = [(meets(11, 12, 13), ranks), ([], itself), ([*meets(11, 12, 13), joined], itself)]
+    for connections, wanted in some(rows):
         assert pids(of_spawned(launcher, *children, connections=connections, pid=9)) == wanted
 
 

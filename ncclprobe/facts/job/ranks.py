@@ -210,7 +210,9 @@ def _ranks_of_launcher(
     bare = [replace(each, variables={k: v for k, v in each.variables.items() if k not in TORCH}) for each in processes]
     own = [each for each in bare if each.pid != ranks[0].pid and each.name != LOADER]
     beneath = tuple(chain.from_iterable(_jobs(own, ranks[0].pid).values()))
-    if len(beneath) < 2:
+    store, own_calls = f":{ranks[0].launch.master_port}", attempt(lambda: _connections(host, 0, (ranks[0].pid,)))
+    joined = not isinstance(own_calls, Absent) and any(each.peer.endswith(store) for each in own_calls)
+    if len(beneath) < 2 or joined:  # it is a rank itself, and has workers that meet each other
         return ()
     found, *_ = _assign_numbers(host, beneath, processes, asked.stacks)
     return found if len(found) > 1 and found[0].rank is not None else ()
