@@ -47,6 +47,7 @@ from ncclprobe.nccl.hcas import (
     select_by,
     wish,
 )
+from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
 
 
@@ -146,7 +147,11 @@ def hca_match(
     if not (picked.taken or picked.down or picked.closed or picked.unknown):
         alone = isinstance(launch, Launch) and launch.nnodes == 1
         whole = select(fabric)
-        lost = bool(whole.taken or whole.unknown)  # without any port, or with EFA's alone, the list takes nothing away
+        lost = bool(whole.taken or whole.unknown)  # without any port the list takes nothing away
+        if not lost and efa_ports(fabric):
+            message = f"is {settings.get('NCCL_IB_HCA')!r}, but EFA's plugin does not read it and uses every device"
+            yield jobs_note("NCCL_IB_HCA", message, shown)
+            return
         several = isinstance(launch, Launch) and launch.several_nodes
         message = f"{settings.get('NCCL_IB_HCA')!r} matches no port of this node; the node has {names}"
         tell = jobs_note if alone or not (lost or several) else jobs_fail if lost else jobs_warn

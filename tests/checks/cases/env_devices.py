@@ -127,6 +127,7 @@ CASES = {
             (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
             (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
             (setting("NCCL_IB_HCA", "mlx5_0"), fabric(downed("mlx5_0")), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), EFA, TWO_NODES, NO_NCCL),
             (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
             (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
         ],
