@@ -83,8 +83,8 @@ def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if kept is not None and passed and (_GROUP in passed or "..." not in passed):
         yield "group", "given" if _GROUP in passed else "default"
     given = [text for _, text, is_argument in known if is_argument]
-    if len(given) == 2 and given[1].startswith("<frame at"):
-        yield "signal", given[0] if given[0].isdecimal() else ""
+    if len(given) == 2 and given[0].isdecimal() and given[1].startswith("<frame at"):
+        yield "signal", given[0]
 
 
 def _dump(pid: str) -> str:

@@ -328,10 +328,12 @@ def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for
          "locals": [local("token", '"secret"'), local("tag", "7"), local("w", "<_distributed_c10d.Work at 0>")]},
         {"name": "handle", "filename": "/home/u/train.py", "line": 4,
          "locals": [local("number", "12", True), local("frame", "<frame at 0x7>", True)]},
+        {"name": "user_line", "filename": "/home/u/bdb.py", "line": 5,
+         "locals": [local("self", "<Pdb at 0x7>", True), local("frame", "<frame at 0x7>", True)]},
     ]  # fmt: skip
     kept = [py_spy.kept_frame(frame) for frame in frames]
     assert [each.get("values") for each in kept] == [
-        {"src": "1"}, {"group": "given"}, {"group": "default"}, None, {"tag": "7", "work": "w"}, {"signal": "12"},
+        {"src": "1"}, {"group": "given"}, {"group": "default"}, None, {"tag": "7", "work": "w"}, {"signal": "12"}, None,
     ]  # fmt: skip
     assert "secret" not in json.dumps(kept)
 
