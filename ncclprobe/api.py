@@ -1,4 +1,4 @@
-"""Ask ncclprobe from Python: each question has a value for an answer, and no other effect.
+"""Ask ncclprobe from Python: each question returns a value and has no other effect.
 
 ::
 
@@ -15,13 +15,14 @@
     for finding in report.failures():
         print(finding.check, finding.node, finding.subject, finding.message, finding.remedy)
 
-Every answer has ``to_dict()``. Nothing is printed, no process of yours is ended, no signal handler is set, and torch is
-not imported: what measures runs in processes of its own. Each question and its duration go to the logger ``ncclprobe``.
-Errors are those of :mod:`ncclprobe.model.errors`, all of class :class:`NcclprobeError`: UsageError for an invalid
+Every answer has ``to_dict()``. Nothing is printed, none of your processes is ended, no signal handler is set, and torch
+is
+not imported: measurements run in processes of their own. Each question and its duration go to the logger ``ncclprobe``.
+Errors are those of :mod:`ncclprobe.model.errors`, all subclasses of :class:`NcclprobeError`: UsageError for an invalid
 question, ProbeError if a measurement did not end, OutOfTime if the deadline passed before a verdict. A file
-``ncclprobe.toml`` in the working directory is not read; give it as `config`.
+``ncclprobe.toml`` in the working directory is not read; pass it as `config`.
 
-Importing this module loads no more than errors and the report's types.
+Importing this module loads only the errors and the report's types.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ _LOG = logging.getLogger("ncclprobe")
 Format = Literal["text", "json", "markdown", "html", "junit", "prometheus"]
 AnyPath = str | os.PathLike[str]
 Progress = Callable[[str], None]
-"""Is given a line whenever a part of the work has ended. What it raises ends the work."""
+"""Receives a line whenever a part of the work has ended. An exception that it raises ends the work."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
@@ -111,11 +112,11 @@ _LISTS: dict[str, tuple[str, type]] = {
     "sizes": ("sizes in bytes", int),
     "gpus_per_node": ("numbers of GPUs", int),
 }
-"""A parameter has the same type everywhere: one value, or several, or one of several."""
+"""A parameter has the same type everywhere: one value, several, or one of several."""
 
 
 def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Refuse values of another type by name, with UsageError, and take a single pattern or size for a list of it."""
+    """Check the types of arguments, raising UsageError, and wrap a single pattern or size in a list."""
     signature = inspect.signature(asks)
 
     @functools.wraps(asks)
@@ -146,19 +147,19 @@ def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class Capture(Result, frozen=True):
-    """What was asked of the machine `node` and what it answered, as the `text` of a file."""
+    """The doctor's questions to the machine `node` and the answers, as the `text` of a file."""
 
     node: str
     text: str
 
     def save(self, path: AnyPath) -> None:
-        """Write it to a file that :func:`doctor` takes anywhere. Raises UsageError."""
+        """Write the capture to a file, which :func:`doctor` accepts on any machine. Raises UsageError."""
         from ncclprobe.host.capture import save
 
         save(Path(path), self.text)
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         return f"<Capture of {self.node}: {len(self.text)} characters>"
 
 
@@ -177,10 +178,13 @@ def doctor(
 ) -> Report:
     """Return whether this machine, or the machines of `captures`, are fit for a job with `backend`.
 
-    Only this process's machine is examined, whatever launcher started it; captures, one per node, are
-    also compared if they are of one job, or if `one_job` is set.
-    `expect_gpus`: fewer usable ones fail. `select`, `ignore`: patterns of check ids, as on the command line; `config`:
-    the findings that the site accepts. Raises UsageError, and OutOfTime if nothing could be judged in `timeout_s`.
+    Only this process's machine is examined, whatever launcher started it; captures, one per node, are also compared if
+    they
+    are of one job, or if `one_job` is set. `expect_gpus`: fewer usable GPUs fail. `select`, `ignore`: patterns of check
+    ids,
+    as on the command line; `config`: the findings that the site accepts. Raises UsageError, and OutOfTime if nothing
+    could be
+    judged in `timeout_s`.
     """
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import doctor as doctors
@@ -197,10 +201,10 @@ def doctor(
     if paths:
         from ncclprobe.engine.captures import judge_captures
 
-        show = progress or _unseen
+        show = progress or _ignore_line
         judged = functools.partial(judge_captures, question, collectors, paths, one_job=one_job, show=show)
         return doctors.within(question, timeout_s, judged)
-    return doctors.examine_machine(question, collectors, timeout_s, progress or _unseen)
+    return doctors.examine_machine(question, collectors, timeout_s, progress or _ignore_line)
 
 
 @_typed
@@ -216,9 +220,11 @@ def expect(
 ) -> Outlook:
     """Return what a machine should reach, by operation and size, each number with its source and its threshold.
 
-    `machine` is a type (``ncclprobe expect --list``) or one of parts (``8 x L40S, 2 sockets``); `capture` one that was
-    captured; with neither it is this one, looked at for no longer than `timeout_s` seconds. `gpus_per_node`: of each
-    node, or one number for all; empty: all of them. `sizes` are bytes; empty: 8 B to 8 GiB. Raises UsageError.
+    `machine` is a type (``ncclprobe expect --list``) or its parts (``8 x L40S, 2 sockets``); `capture` a captured
+    machine;
+    without both it is this machine, examined for at most `timeout_s` seconds. `gpus_per_node`: of each node, or one
+    number for
+    all; empty: all of them. `sizes` are bytes; empty: 8 B to 8 GiB. Raises UsageError.
     """
     from ncclprobe.engine.expect_target import outlook
 
@@ -240,7 +246,8 @@ def explain(
     """Return why a job failed (`report.causes`), from what it left: logs, flight records, captures, reports.
 
     `paths` are files, folders or patterns. Raises UsageError if nothing can be read, and OutOfTime after `timeout_s`
-    seconds; a thread that reads a file that hangs is then left behind.
+    seconds;
+    a thread that reads a hanging file is then abandoned.
     """
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import explain as explaining
@@ -256,7 +263,7 @@ def explain(
         raise UsageError("explain needs at least one file")
     judging = replace(_judging(select, ignore, config), gates=False)
     question = diagnose.ask(judging, ("api.explain",), Job(), diagnose.LEFT)
-    show = progress or _unseen
+    show = progress or _ignore_line
     return within(question, timeout_s, lambda: explaining.explain(question, job_files.named(names), json.read, show))
 
 
@@ -264,10 +271,11 @@ def explain(
 def attach(*, pid: int | None = None, stacks: bool = False, timeout_s: float = 60.0) -> Report:
     """Return which ranks the others on this node wait for (`report.standing`, `report.classes`).
 
-    `pid` is a process of that job, `stacks` reads Python stacks with py-spy too. Raises UsageError if there is no rank.
+    `pid` is a process of that job; `stacks` also reads Python stacks with py-spy. Raises UsageError if there is no
+    rank.
     """
     words = [*(["--pid", str(pid)] if pid else []), *(["--stacks"] if stacks else [])]
-    return _run("attach", words, timeout_s)
+    return _run_command("attach", words, timeout_s)
 
 
 @_typed
@@ -281,10 +289,12 @@ def accept(
 ) -> Report:
     """Return whether this node is good: the doctor's checks, copies, all_reduce and all pairs of its GPUs.
 
-    It runs in processes of its own. Raises UsageError, and ProbeError if they end without a report.
+    Measures in processes of its own. Raises UsageError, and ProbeError if they end without a report.
     """
     words = ["--level", level, *(["--backend", backend] if backend else [])]
-    return _run("accept", [*words, *(["--expect-gpus", str(expect_gpus)] if expect_gpus else [])], timeout_s, progress)
+    return _run_command(
+        "accept", [*words, *(["--expect-gpus", str(expect_gpus)] if expect_gpus else [])], timeout_s, progress
+    )
 
 
 @_typed
@@ -300,12 +310,13 @@ def bandwidth(
 ) -> Report:
     """Return the bandwidth of collectives between ranks on this node (`report.measurements`), each judged.
 
-    Sizes go up to `largest` bytes; None: what can be judged. `expect` is a file to judge by in place of what is known
-    of the machine. As :func:`pairs` starts ranks. Raises UsageError and ProbeError.
+    Sizes go up to `largest` bytes; None: as far as they can be judged. `expect` is a file to judge by instead of what
+    is known
+    of the machine. Starts ranks like :func:`pairs`. Raises UsageError and ProbeError.
     """
     words = ["--op", ",".join(ops), *(["-e", str(largest)] if largest else [])]
     words += ["--expect", str(Path(expect))] if expect else []
-    return _run("bandwidth", [*words, *_ranks(nproc, backend)], timeout_s, progress)
+    return _run_command("bandwidth", [*words, *_ranks(nproc, backend)], timeout_s, progress)
 
 
 @_typed
@@ -318,9 +329,9 @@ def pairs(
 ) -> Report:
     """Return how fast each pair of ranks on this node is, and which part is slow (`report.localisation`).
 
-    It starts `nproc` ranks, by default one for each GPU, in processes of its own. Raises UsageError and ProbeError.
+    Starts `nproc` ranks, by default one per GPU, in processes of their own. Raises UsageError and ProbeError.
     """
-    return _run("pairs", _ranks(nproc, backend), timeout_s, progress)
+    return _run_command("pairs", _ranks(nproc, backend), timeout_s, progress)
 
 
 @_typed
@@ -333,9 +344,9 @@ def copies(
 ) -> Report:
     """Return how fast this node copies between host and GPUs, and between GPUs (`report.copies`).
 
-    As :func:`pairs` starts ranks. Raises UsageError and ProbeError.
+    Starts ranks like :func:`pairs`. Raises UsageError and ProbeError.
     """
-    return _run("copies", _ranks(nproc, backend), timeout_s, progress)
+    return _run_command("copies", _ranks(nproc, backend), timeout_s, progress)
 
 
 @_typed
@@ -347,10 +358,10 @@ def judge(
     nodes: int | None = None,
     timeout_s: float = 30.0,
 ) -> JudgedLog:
-    """Return the rows of a log of nccl-tests, or of a report, judged by what their machine should reach.
+    """Return the rows of an nccl-tests log, or of a report, judged by what their machine should reach.
 
-    `machine` and `capture` are as for :func:`expect`; with neither the GPUs that the log names count.
-    Raises UsageError.
+    `machine` and `capture` are as for :func:`expect`; without both the GPUs that the log names count. Raises
+    UsageError.
     """
     from ncclprobe.commands.judged_log import Wanted, judged_file
     from ncclprobe.engine.expect_target import machine_of
@@ -362,7 +373,7 @@ def judge(
 
 @_typed
 def capture(*, timeout_s: float = 120.0) -> Capture:
-    """Return what :func:`doctor` asks this machine, and the answers. Raises UsageError."""
+    """Return what :func:`doctor` asks this machine, with the answers. Raises UsageError."""
     from ncclprobe.engine.collect import observed
     from ncclprobe.host.capture import dump
     from ncclprobe.model.registry import Collector, discover
@@ -375,7 +386,7 @@ def capture(*, timeout_s: float = 120.0) -> Capture:
 
 @_typed
 def compare(old: AnyPath, new: AnyPath, *, tolerance: float = 0.1) -> Comparison:
-    """Return two runs, or two captures of one node, side by side: what is slower beyond noise, new or gone.
+    """Compare two runs, or two captures of one node: what is slower beyond noise, new or gone.
 
     Raises UsageError.
     """
@@ -386,7 +397,7 @@ def compare(old: AnyPath, new: AnyPath, *, tolerance: float = 0.1) -> Comparison
 
 @_typed
 def baseline(paths: AnyPath | Sequence[AnyPath], *, machine: str | None = None, accept_low: bool = False) -> Site:
-    """Return the runs in `paths` merged into what this site expects, without the rows that are not fit for it.
+    """Merge the runs in `paths` into a site's expectation, without the rows that are not fit for it.
 
     Raises UsageError.
     """
@@ -405,7 +416,7 @@ def load(report: AnyPath) -> Report:
 
 @_typed
 def render(report: Report, format: Format = "text") -> str:
-    """Return `report` as a text: for a terminal, or as ``--json``, ``--markdown``, ``--html`` … write it.
+    """Return `report` as text: for a terminal, or in the format of ``--json``, ``--markdown``, ``--html`` ….
 
     Raises UsageError for another format.
     """
@@ -414,15 +425,15 @@ def render(report: Report, format: Format = "text") -> str:
     return delivery.rendered(report, format)
 
 
-def _unseen(_line: str) -> None:
-    """Take a line that nobody waits for."""
+def _ignore_line(_line: str) -> None:
+    """Ignore a line of progress."""
 
 
 def _ranks(nproc: int | None, backend: str | None) -> list[str]:
     return [*(["--nproc", str(nproc)] if nproc else []), *(["--backend", backend] if backend else [])]
 
 
-def _run(command: str, words: Sequence[str], timeout_s: float, progress: Progress | None = None) -> Report:
+def _run_command(command: str, words: Sequence[str], timeout_s: float, progress: Progress | None = None) -> Report:
     """Return the report of a command that runs in processes of its own. Raises UsageError, ProbeError and OutOfTime."""
     import tempfile
 
@@ -437,32 +448,32 @@ def _run(command: str, words: Sequence[str], timeout_s: float, progress: Progres
         with said.open("wb") as file:
             process = start_own("ncclprobe.start:program", command, *words, *own, stderr=file)
         try:
-            code = _ended(process, said, time.monotonic() + timeout_s + _ENDING_S, progress)
+            code = _wait_for(process, said, time.monotonic() + timeout_s + _ENDING_S, progress)
         finally:
             abandon(process)
         if code is None:
             raise OutOfTime(f"{command} did not end within {timeout_s:g} s")
         if Path(path).exists():
             return json.read(path)
-        why = (_lines(said, 0)[0] or [""])[-1]
+        why = (_complete_lines(said, 0)[0] or [""])[-1]
     raise (UsageError if code == ExitCode.USAGE else ProbeError)(why or f"{command} ended with exit code {code}")
 
 
-def _ended(process: subprocess.Popen[bytes], said: Path, end_s: float, progress: Progress | None) -> int | None:
-    """Return the exit code of a command whose lines `progress` is given; None: it did not end in time."""
+def _wait_for(process: subprocess.Popen[bytes], said: Path, end_s: float, progress: Progress | None) -> int | None:
+    """Pass a command's lines to `progress`; return its exit code, None if it did not end in time."""
     place, code = 0, None
     while code is None and time.monotonic() < end_s:
         time.sleep(_LOOK_S)
         code = process.poll()
         if progress:
-            lines, place = _lines(said, place)
+            lines, place = _complete_lines(said, place)
             for line in lines:
                 progress(line)
     return code
 
 
-def _lines(said: Path, place: int) -> tuple[list[str], int]:
-    """Return the whole lines from `place` on, and the start of the next one."""
+def _complete_lines(said: Path, place: int) -> tuple[list[str], int]:
+    """Return the complete lines from `place`, and the start of the next one."""
     with said.open("rb") as file:
         file.seek(place)
         text = file.read(_MOST_SAID).rpartition(b"\n")[0]
@@ -472,7 +483,7 @@ def _lines(said: Path, place: int) -> tuple[list[str], int]:
 
 _LOOK_S = 0.05
 _ENDING_S = 15.0
-"""A command needs after its deadline, to write its report."""
+"""Time that a command needs after its deadline, to write its report."""
 _MOST_SAID = 1 << 20
 
 

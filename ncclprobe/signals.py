@@ -1,8 +1,9 @@
-"""The start of ncclprobe as a program, its handling of SIGINT, SIGTERM and SIGHUP, and its exit.
+"""Start and exit of ncclprobe as a program, and its handling of SIGINT, SIGTERM and SIGHUP.
 
 A signal ends the program without a traceback, with 128 + its number (130, 143, 129), as a shell reports it. While a
 command runs it is an exception, so that temporary files and processes of the run are removed. Before and after that,
-and at a second signal, the process ends at once. Only a program does this: importing ncclprobe changes no handler.
+and at
+a second signal, the process ends at once. Only a program does this: importing ncclprobe changes no handler.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ NO_MEMORY = "no memory is left to this process (raise ulimit -v, or the limit of
 _INCONCLUSIVE = 3  # of model.findings.ExitCode, which takes too long to import here
 _LONGEST_S = 1e7  # of a --timeout that means anything; inf: there is none
 _CLEANING_S = 2.0
-"""For removing what was made for the run. After it, or if the exception is lost, the process ends."""
+"""Time for removing what the run made. After it, or if the exception is lost, the process ends."""
 
 
 LAST: list[Callable[[], None]] = []
-"""What this process does in the end, in milliseconds: it may be called from a signal handler."""
+"""Called by this process at the very end, which must take milliseconds: possibly from a signal handler."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,7 +51,7 @@ class _State:
 
 
 def begin() -> None:
-    """Let the one run of this process begin now: --timeout counts from here, whatever is imported before it is known.
+    """Start the clock of this process's run: --timeout counts from here, before anything is imported.
 
     Not the kernel's start time of the process: after ``sleep 3600; exec ncclprobe …`` that is an hour ago.
     """
@@ -58,13 +59,13 @@ def begin() -> None:
 
 
 def began() -> float:
-    """Return the time.monotonic() at which the run began; now in a process that was not started for one."""
+    """Return the time.monotonic() at which the run began; now, in a process that was not started for a run."""
     return _BEGAN[0] if _BEGAN else time.monotonic()
 
 
 def take_over() -> None:
-    """Let the signals of ENDING end this process quietly; those that are ignored (nohup) stay so. Main thread only."""
-    sys.unraisablehook = _say_what_matters
+    """Let the signals of ENDING end this process quietly; ignored ones (nohup) stay ignored. Main thread only."""
+    sys.unraisablehook = _report_unraisable
     for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _received)
@@ -85,11 +86,13 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """Flush what was written and end this process at once, whatever other threads hold.
+    """Flush output and end this process at once, whatever other threads hold.
 
-    An orderly end of Python would wait for a thread that a dead file system keeps, and stop others in the middle of C
-    code, which may crash. It would also take the signal handlers down first, and torchrun sends SIGTERM as soon as one
-    rank has ended: the exit code would be lost.
+    An orderly exit of Python would wait for a thread that a dead file system blocks, and stop others in the middle of C
+    code,
+    which may crash. It would also remove the signal handlers first, and torchrun sends SIGTERM as soon as one rank has
+    ended:
+    the exit code would be lost.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe: the reader is gone
@@ -98,7 +101,9 @@ def leave(code: int) -> NoReturn:
 
 
 def end_now(number: int) -> NoReturn:
-    """Say that this run was interrupted by signal `number`, and end this process. A rank leaves that to its starter."""
+    """Report that signal `number` interrupted this run, and end this process. A rank leaves the report to
+    its starter.
+    """
     with contextlib.suppress(OSError):
         if "NCCLPROBE_FOLDER" not in os.environ:  # of session.ranks.rank_files, which cannot be imported here
             os.write(2, b"ncclprobe: interrupted; nothing was judged\n")
@@ -106,7 +111,7 @@ def end_now(number: int) -> NoReturn:
 
 
 def end_by(seconds: float) -> None:
-    """End this process, if it is a program, with exit code 3 after so many seconds, whatever keeps it.
+    """End this process, if it is a program, with exit code 3 after `seconds`, whatever blocks it.
 
     The last resort: Python waits without a limit for a thread that had no memory to begin with. Main thread only.
     """
@@ -136,7 +141,7 @@ def _received(number: int, _frame: FrameType | None) -> None:
     raise Interrupted(number)
 
 
-def _say_what_matters(what: sys.UnraisableHookArgs) -> None:
-    """Print what Python cannot raise, but for an interruption in a callback, and a thread without memory."""
+def _report_unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Print unraisable exceptions, except an interruption in a callback, and a thread without memory."""
     if not _State.received and not issubclass(what.exc_type, MemoryError):
         sys.__unraisablehook__(what)

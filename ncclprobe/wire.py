@@ -1,14 +1,16 @@
-"""Exchange framed, bounded, authenticated JSON between two processes of one run; each wait has a deadline.
+"""Exchange framed, bounded, authenticated JSON between two processes of one run; every wait has a deadline.
 
 The caller sends ``ncclprobe/2 token NONCE``, the answerer the same with a nonce of its own, 16 random bytes each. All
 that follows is frames: length (4 bytes, big-endian), HMAC-SHA256, body (a JSON object, deflated). The HMAC is keyed
-with the run's key and covers the speaker, both nonces and the number of the frame, so that no frame can be forged,
-replayed, reordered or sent back. The caller proves the key with its first frame, and the answerer signs nothing before:
-a stranger that connects learns a random number. ``munge`` in place of ``token``: after the greetings the caller sends a
-credential (length, text) that holds the connection's key, and that only the same user on a node of the cluster can
-open. Nothing is encrypted but that key.
+with
+the run's key and covers the speaker, both nonces and the number of the frame, so that no frame can be forged, replayed,
+reordered or sent back. The caller proves the key with its first frame, and the answerer signs nothing before: a
+stranger
+that connects learns a random number. ``munge`` in place of ``token``: after the greetings the caller sends a credential
+(length, text) that holds the connection's key, and that only the same user on a node of the cluster can open. Only that
+key is encrypted.
 
-A deadline is a time.monotonic(). Sizes are limited before anything is allocated, decompressed or parsed.
+A deadline is on time.monotonic(). Sizes are limited before anything is allocated, decompressed or parsed.
 """
 
 import asyncio
@@ -51,9 +53,9 @@ SMALL_SEGMENT = 536
 """Bytes of TCP payload that every IPv4 network carries in one packet (RFC 9293, 3.7.1)."""
 
 SocketOptions = Sequence[tuple[int, int, int]]
-"""Level, name and value, as setsockopt(2) takes them."""
+"""(level, name, value) for setsockopt(2)."""
 SECRET_BYTES = 32
-"""Of a key that one side hands to the other: see :meth:`Wire.seal`."""
+"""Length of a key that one side sends to the other: see :meth:`Wire.seal`."""
 
 _GREETING = b"ncclprobe/2 "
 _BY_TOKEN, _BY_CREDENTIAL = b"token", b"munge"
@@ -62,7 +64,7 @@ _GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 STRANGERS_PATIENCE_S = 1.0
-"""For a greeting if something other than ncclprobe may listen: leave within a second (docs/threat-model.md)."""
+"""Wait for a greeting if something else may listen: leave within a second (docs/threat-model.md)."""
 _BY_ERRNO: dict[int, Kind] = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "filtered",
@@ -76,14 +78,18 @@ _BY_ERRNO: dict[int, Kind] = {
 
 
 class WireError(NcclprobeError):
-    """A connection that failed. ``kind`` is the way, the message describes it, and quotes what was received.
+    """A failed connection. ``kind`` is how it failed; the message describes it, and quotes what was received.
 
     refused: no process listens, or a firewall rejects. filtered: no answer at all to connecting. unreachable: no route,
-    or a router reports so. address: this side's own address is unusable. denied: this host's own firewall or policy.
-    reset: closed by the other side in the middle of a conversation. late: it left because this side had not answered in
-    time. hung-up: closed before it greeted, as a process does that has too many callers. silent: connected, then
-    nothing until the deadline. foreign: something else answers. stranger: another run of ncclprobe, with another token.
-    too-big, garbled: the message is not one of ours.
+    or
+    a router reports so. address: this side's own address is unusable. denied: this host's own firewall or policy.
+    reset:
+    closed by the other side in the middle of a conversation. late: it left because this side had not answered in time.
+    hung-up: closed before it greeted, as a process with too many callers does. silent: connected, then nothing until
+    the
+    deadline. foreign: something else answers. stranger: another run of ncclprobe, with another token. too-big, garbled:
+    the
+    message is not one of ours.
     """
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -92,10 +98,10 @@ class WireError(NcclprobeError):
 
 
 class Credentials(Protocol):
-    """A way to agree on a key with another process of the same user, in place of a token that both have."""
+    """Key agreement with another process of the same user, instead of a shared token."""
 
     async def offer(self, deadline: float) -> tuple[bytes, bytes]:
-        """Return a credential, good for once, and the key in it. Raises WireError."""
+        """Return a single-use credential, and the key in it. Raises WireError."""
 
     async def key(self, credential: bytes, deadline: float) -> bytes:
         """Return the key in the caller's `credential`. Raises WireError (stranger) if it belongs to another user."""
@@ -105,7 +111,7 @@ Key = bytes | Credentials
 
 
 class Wire:
-    """One authenticated connection. Not for two tasks at once in one direction."""
+    """One authenticated connection. Not for two concurrent tasks in one direction."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, speakers: tuple[bytes, bytes], key: bytes
@@ -124,25 +130,27 @@ class Wire:
 
     @property
     def peer(self) -> str:
-        """Return the other side's address; empty if the connection no longer has one."""
+        """The other side's address; empty if the connection no longer has one."""
         name = self._writer.get_extra_info("peername")
         return str(name[0]) if name else ""
 
     async def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        """Send `message`. Raises WireError: reset; silent if the other side takes nothing more."""
+        """Send `message`. Raises WireError: reset; silent if the other side accepts no more."""
         body = zlib.compress(json.dumps(message, allow_nan=False).encode(), 1)
         mac = self._mac(self._out, self._sent, body)
         self._sent += 1
         self._writer.write(len(body).to_bytes(4, "big") + mac + body)
-        await _by(deadline, self._writer.drain(), "took nothing more")
+        await _await_until(deadline, self._writer.drain(), "took nothing more")
 
     async def receive(self, deadline: float, limit: int = bounds.MESSAGE_BYTES) -> dict[str, Any]:
         """Return the next message, of at most `limit` bytes of JSON. Raises WireError."""
-        head = await _by(deadline, self._reader.readexactly(4 + _MAC_BYTES), "said nothing")
+        head = await _await_until(deadline, self._reader.readexactly(4 + _MAC_BYTES), "said nothing")
         nbytes = int.from_bytes(head[:4], "big")
         if nbytes > limit:
             raise WireError("too-big", f"announced {nbytes} bytes; at most {limit} are taken")
-        body = await _by(deadline, self._reader.readexactly(nbytes), f"stopped within a message of {nbytes} bytes")
+        body = await _await_until(
+            deadline, self._reader.readexactly(nbytes), f"stopped within a message of {nbytes} bytes"
+        )
         if not hmac.compare_digest(head[4:], self._mac(self._in, self._received, body)):
             if self._received:
                 raise WireError("garbled", "sent a message with a wrong signature")
@@ -153,20 +161,22 @@ class Wire:
     async def send_filler(self, filler: bytes, deadline: float) -> None:
         """Send meaningless bytes outside any frame; the other side must :meth:`discard` as many."""
         self._writer.write(filler)
-        await _by(deadline, self._writer.drain(), "took nothing more")
+        await _await_until(deadline, self._writer.drain(), "took nothing more")
 
     async def discard(self, nbytes: int, deadline: float) -> None:
         """Receive and discard `nbytes` of filler."""
         while nbytes > 0:
-            taken = await _by(deadline, self._reader.read(min(nbytes, 1 << 20)), f"stopped {nbytes} bytes early")
+            taken = await _await_until(
+                deadline, self._reader.read(min(nbytes, 1 << 20)), f"stopped {nbytes} bytes early"
+            )
             if not taken:
                 raise WireError("reset", "hung up within a stream")
             nbytes -= len(taken)
 
     def seal(self, secret: bytes) -> bytes:
-        """Return `secret` (SECRET_BYTES) hidden from who has not this connection's key; of a hidden one, what it hides.
+        """Encrypt or decrypt `secret` (SECRET_BYTES) with this connection's key.
 
-        One pad for each connection: not for a second secret.
+        One pad per connection: never use it for a second secret.
         """
         pad = hmac.digest(self._key, b"seal" + min(self._in, self._out), hashlib.sha256)
         return bytes(one ^ other for one, other in zip(secret, pad, strict=True))
@@ -194,8 +204,9 @@ async def connect(
     """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
     `options` are set before the first packet: with :func:`segments_of` SMALL_SEGMENT, packets pass both ways even if
-    larger ones are lost. `patience_s` is for the greeting: a process of ours on a busy node may take longer than a
-    stranger is allowed.
+    larger
+    ones are lost. `patience_s` is for the greeting: our own process on a busy node may take longer than a stranger is
+    allowed.
     """
     return await hail(*await _call(address, port, deadline, source, options), key, deadline, patience_s)
 
@@ -227,7 +238,7 @@ async def hail(
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, deadline: float) -> Wire:
     """Authenticate as the answerer, over an accepted connection. On failure close it and raise WireError."""
     try:
-        theirs = await _greeting(reader, deadline)
+        theirs = await _receive_greeting(reader, deadline)
         mine = _greet(writer, key)
         _refuse_other_way(mine, theirs)
         if not isinstance(key, bytes):
@@ -249,7 +260,7 @@ async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key
 
 
 def _greet(writer: asyncio.StreamWriter, key: Key) -> bytes:
-    """Say the first line; return what of it is signed later: how this side proves itself, and its nonce."""
+    """Send the greeting; return the part that is signed later: this side's kind of proof, and its nonce."""
     way = _BY_TOKEN if isinstance(key, bytes) else _BY_CREDENTIAL
     said = way + b" " + secrets.token_hex(_NONCE_BYTES).encode()
     writer.write(_GREETING + said + b"\n")
@@ -265,7 +276,7 @@ def _refuse_other_way(mine: bytes, theirs: bytes) -> None:
 async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
     """Return the answerer's greeting; a connection that ends before it does not identify the other side."""
     try:
-        return await _greeting(reader, deadline)
+        return await _receive_greeting(reader, deadline)
     except WireError as error:
         if error.kind == "reset":
             raise WireError("hung-up", str(error)) from None
@@ -273,11 +284,11 @@ async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
 
 
 async def _credential(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    head = await _by(deadline, reader.readexactly(4), "said nothing")
+    head = await _await_until(deadline, reader.readexactly(4), "said nothing")
     nbytes = int.from_bytes(head, "big")
     if nbytes > bounds.CREDENTIAL_BYTES:
         raise WireError("too-big", f"announced a credential of {nbytes} bytes")
-    return await _by(deadline, reader.readexactly(nbytes), "stopped within its credential")
+    return await _await_until(deadline, reader.readexactly(nbytes), "stopped within its credential")
 
 
 async def _call(
@@ -310,18 +321,18 @@ async def _call(
 
 
 def segments_of(nbytes: int) -> SocketOptions:
-    """Return what makes both sides of what a socket connects to, or accepts, send packets of so many bytes of TCP.
+    """Return options that limit the TCP segments of a socket, and of its peers, to `nbytes`.
 
-    tcp(7), TCP_MAXSEG: headers are added to it; options, as time stamps, take their room of it.
+    tcp(7), TCP_MAXSEG: headers come on top; TCP options such as time stamps take their room from it.
     """
     return ((socket.IPPROTO_TCP, socket.TCP_MAXSEG, nbytes),)
 
 
-async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    """Return the content of the other side's first line: its kind of proof, and its nonce."""
+async def _receive_greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
+    """Receive the other side's greeting; return its kind of proof, and its nonce."""
     line = b""
     while len(line) < _GREETING_BYTES and line[: len(_GREETING)] == _GREETING[: len(line)]:
-        more = await _by(deadline, reader.read(_GREETING_BYTES - len(line)), "said nothing")
+        more = await _await_until(deadline, reader.read(_GREETING_BYTES - len(line)), "said nothing")
         if not more:
             break
         line += more
@@ -375,8 +386,8 @@ def _int(text: str) -> int:
     return int(text)
 
 
-async def _by(deadline: float, work: Awaitable[T], trouble: str) -> T:
-    """Return the result of `work`. Raises WireError: silent at the deadline, reset if the other side hung up."""
+async def _await_until(deadline: float, work: Awaitable[T], trouble: str) -> T:
+    """Await `work` until `deadline`. Raises WireError: silent at the deadline, reset if the other side hung up."""
     try:
         return await asyncio.wait_for(work, _left(deadline))
     except (TimeoutError, asyncio.TimeoutError):

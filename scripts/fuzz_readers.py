@@ -366,7 +366,7 @@ def _greeted(data: bytes) -> object:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         reader.feed_eof()
-        return await wire._greeting(reader, time.monotonic() + 5)
+        return await wire._receive_greeting(reader, time.monotonic() + 5)
 
     return asyncio.run(read())
 

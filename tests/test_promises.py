@@ -32,7 +32,7 @@ from ncclprobe.nccl.selection import gpu_rails
 
 def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(api, "_run", lambda *given: seen.extend(given))
+    monkeypatch.setattr(api, "_run_command", lambda *given: seen.extend(given))
     api.bandwidth(
         ["all_gather"],
         largest=65536,

@@ -1,4 +1,4 @@
-"""Read what surrounds the tables of an nccl-tests log: settings, the network that NCCL took, ranks started, errors."""
+"""Read the lines around the tables of an nccl-tests log: settings, NCCL's network, started ranks, errors."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _ASSIGNED = re.compile(
 _GIVEN = re.compile(r"(?:^|\s)(?:-x|-e|--env|-env|-genv|env|export|declare -x)[\s=]*[\"']?$|--export[= ]\S*,?$")
 _PROMPT = re.compile(r"^(?:[+$>]+\s*|#\s*\$\s*)?")
 _ASSIGNMENTS = re.compile(r"(?:[A-Z_][A-Z0-9_]{0,64}=\S{0,256}\s+)*\s*")
-"""Other programs' variables, before the command that they are set for."""
+"""Variables of other programs, set before a command."""
 _OFI = re.compile(r"NET/OFI .{0,80}\bis efa.{0,40}\(found (\d{1,3}) nics\)")
 _STARTED = re.compile(r"\b(?:mpirun|mpiexec|orterun|srun)\b.{0,2000}?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,6})(?=\s|$)")
 _VERBS = re.compile(r"NET/IB : Using((?: \[\d{1,3}\][\w.-]{1,40}:\d{1,2}/[A-Za-z]{2,6}){1,64})")
@@ -27,12 +27,12 @@ _ERRORS = (
     re.compile(r"\berror while loading shared libraries\b"),
     re.compile(r"^(?:srun|slurmstepd|mpirun|ssh|bash|docker)\b.{0,60}?(?:error|fatal|not found|denied|refused)", re.I),
 )
-"""Lines that report why a run ended, first-hand ones before those of others."""
+"""Lines that report why a run ended, first-hand ones first."""
 _WARNING = 1
 
 
 class Context(Struct):
-    """The surroundings of one table. `exported` is the part of `settings` that holds for later tables too."""
+    """The surroundings of one table. `exported`: the part of `settings` that also holds for later tables."""
 
     settings: dict[str, str] = field(default_factory=dict)
     exported: dict[str, str] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Context(Struct):
     errors: dict[int, str] = field(default_factory=dict)
 
     def following(self) -> "Context":
-        """Return what of it holds for the next table of the log."""
+        """Return what also holds for the next table of the log."""
         return Context(dict(self.exported), dict(self.exported))
 
     def take(self, line: str) -> None:
-        """Learn from `line`."""
+        """Read `line`."""
         if "NCCL_" in line:
             self._set(line)
         if found := _STARTED.search(line):
@@ -60,7 +60,7 @@ class Context(Struct):
             self.network, self.nics = "efa", tuple(map(str, range(int(found[1]))))
         if named := _NETWORK.search(line):
             self.network = _network(named[1]) or self.network
-        self._failed(line)
+        self._note_error(line)
 
     def _set(self, line: str) -> None:
         for name, value in assigned(line).items():
@@ -70,8 +70,8 @@ class Context(Struct):
         for name, value in _INFO.findall(line):
             self.settings[name] = value.rstrip(".")
 
-    def _failed(self, line: str) -> None:
-        """Keep the first line of each kind, and of NCCL's own warnings the last before the test failed by it."""
+    def _note_error(self, line: str) -> None:
+        """Keep the first line of each kind, and NCCL's last warning before the test failed by it."""
         for rank, pattern in enumerate(_ERRORS):
             last = rank == _WARNING and 0 not in self.errors
             if (rank not in self.errors or last) and pattern.search(line):
@@ -79,13 +79,13 @@ class Context(Struct):
                 return
 
     def failure(self, *, ended: bool) -> str:
-        """Return why a run with rows failed: by nccl-tests' own word, or its launcher's if the table has no end."""
+        """Return why a run with rows failed: by nccl-tests' own message, or its launcher's if the table has no end."""
         return self.errors.get(0, "") or ("" if ended else self.errors.get(len(_ERRORS) - 1, ""))
 
     @property
     def error(self) -> str:
-        """Return the line that best explains why the run ended: NCCL's, if the test saw only its code. Empty: there is
-        none.
+        """Return the line that best explains why the run ended: NCCL's, if the test saw only its code. Empty
+        if none.
         """
         if "unhandled" in self.errors.get(0, "") and _WARNING in self.errors:
             return self.errors[_WARNING]
@@ -95,7 +95,7 @@ class Context(Struct):
 def assigned(line: str) -> Mapping[str, str]:
     """Return NCCL's variables that a command in `line` sets: ``-x NAME=VALUE``, ``export NAME=VALUE``, ``NAME=VALUE``.
 
-    A comment sets none, and neither does a sentence that names a variable.
+    A comment sets none, nor does a sentence that mentions a variable.
     """
     found: dict[str, str] = {}
     text = line.strip()
@@ -113,7 +113,7 @@ def assigned(line: str) -> Mapping[str, str]:
 
 
 def _network(words: str) -> str:
-    """Return our word for the network that NCCL names; empty: another one."""
+    """Return our word for the network that NCCL names; empty if unknown."""
     name = words.lower()
     known = {"socket": "sockets", "aws": "efa", "ofi": "efa", "fastrak": "tcpxo", "gpudirecttcpx": "tcpx"}
     return next((ours for theirs, ours in known.items() if theirs in name), "")

@@ -1,6 +1,6 @@
 """Find a table's operation and number of ranks, from the lines above it or from its numbers.
 
-The ratio of bus to algorithm bandwidth is the operation's factor, which for most of them depends on the ranks.
+The ratio of bus to algorithm bandwidth is the operation's factor, which for most operations depends on the ranks.
 """
 
 import math
@@ -14,10 +14,10 @@ from ncclprobe.nccl_tests.rows import DTYPES, KNOWN, Line, is_old
 
 _APART, _SURE_GBps = 0.05, 1.0
 _ROUNDING, _DIGITS = 0.005, 5e-6
-"""What a printed bandwidth may be rounded by, in GB/s, and a printed time, as a share of it."""
+"""Rounding error of a printed bandwidth, in GB/s, and of a printed time, as a share."""
 _NEAR = 0.4
 UNKNOWN = "unknown"
-"""The operation of rows whose table neither names it nor shows it."""
+"""Operation of rows whose table neither names nor shows it."""
 _UNCHECKED_IN_PLACE = {"all_to_all", "sendrecv"}
 _NAMED = {
     name: re.compile(rf"\b{name.replace('_', '[-_ ]?')}(?![a-z])", re.IGNORECASE)
@@ -27,7 +27,7 @@ _NAMED = {
 
 
 class Given(Struct, frozen=True):
-    """The user's knowledge of a log: the operation (empty: none) and the number of ranks (0)."""
+    """What the user knows of a log: the operation (empty: unknown) and the number of ranks (0: unknown)."""
 
     op: str = ""
     ranks: int = 0
@@ -37,9 +37,9 @@ NOT_GIVEN = Given()
 
 
 class Printed(Struct, frozen=True):
-    """A table and its hints. `hints` are operations that lines above it name.
+    """A table and its hints. `hints`: operations that lines above it name.
 
-    `counts` are numbers of ranks in the order of trust (0: not known): the user's, the list's, the command's.
+    `counts`: numbers of ranks in the order of trust (0: unknown): the user's, the list's, the command's.
     """
 
     lines: Sequence[Line]
@@ -50,12 +50,12 @@ class Printed(Struct, frozen=True):
 
 
 def named_ops(line: str) -> set[str]:
-    """Return the operations that `line` names in whatever spelling."""
+    """Return the operations that `line` names, in any spelling."""
     return {name for name, pattern in _NAMED.items() if pattern.search(line)}
 
 
 def recognised(printed: Printed) -> tuple[str, int, str]:
-    """Return the operation, its ranks (0: not known), and what is missing to be certain of them; empty: nothing."""
+    """Return the operation, its ranks (0: unknown), and what is missing to be certain of them, if anything."""
     if printed.op:
         return _infer_ranks(printed.op, printed)
     rows = list(zip(printed.lines, printed.roots, strict=False))
@@ -95,7 +95,7 @@ def _infer_ranks(name: str, printed: Printed) -> tuple[str, int, str]:
 
 
 def _counts(name: str, printed: Printed) -> Iterator[int]:
-    """Yield numbers of ranks that are possible, the user's first and that of the ratio last."""
+    """Yield possible numbers of ranks, the user's first and that of the ratio last."""
     yield from dict.fromkeys(count for count in printed.counts if 0 < count <= bounds.JOB_RANKS)
     by_ratio = ranks_by_ratio(name, printed.lines)
     if by_ratio and not printed.counts[0]:
@@ -103,7 +103,7 @@ def _counts(name: str, printed: Printed) -> Iterator[int]:
 
 
 def ranks_by_ratio(name: str, lines: Sequence[Line]) -> int | None:
-    """Return the number of ranks that gives the printed ratio of bus to algorithm bandwidth; None: rounding leaves
+    """Return the number of ranks that gives the printed ratio of bus to algorithm bandwidth; None if rounding leaves
     several.
     """
     top = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}.get(name)
@@ -134,7 +134,7 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
 
 
 def _bandwidths_fit(op: Op, ranks: int, line: Line) -> bool:
-    """Return whether the two bandwidths of a line are as this operation has them: closely, if they are precise."""
+    """Return whether a line's two bandwidths agree with this operation, within their rounding."""
     if line.algbw <= _SURE_GBps:
         return True
     old = is_old(op, line) and line.time_us > 0 and not line.cpu
@@ -144,7 +144,7 @@ def _bandwidths_fit(op: Op, ranks: int, line: Line) -> bool:
 
 
 def _filter_by_verification(names: Sequence[str], printed: Printed) -> list[str]:
-    """Return the operations of `names` that a table may show: some are checked only out of place, others in both."""
+    """Filter `names` by verification: some operations are checked only out of place, others in both."""
     checked = {
         place: {line.wrong is not None for line in printed.lines if line.place == place} for place in ("in", "out")
     }

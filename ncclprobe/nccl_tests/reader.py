@@ -2,10 +2,11 @@
 
 A table's own header names its columns, so that older and newer versions can be read (``-I`` and ``-S`` add some,
 ``error`` became ``#wrong``, ``root`` is newer). Rows whose header was cut off have today's columns. Lines of other
-programs between the rows, or in the middle of one, are skipped, and so are the marks that launchers put before each
-line (``[1,0]<stdout>:``, ``0: ``). Lines that a terminal wrapped are joined.
+programs between the rows, or in the middle of one, are skipped, and so are the prefixes of launchers
+(``[1,0]<stdout>:``, ``0: ``). Lines that a terminal wrapped are joined.
 
-The JSON of nccl-tests (``-J``), version 3 and before: booleans are text, a number may be ``"nan"``, parts may lack.
+The JSON of nccl-tests (``-J``), version 3 and before: booleans are text, a number may be ``"nan"``, parts may be
+missing.
 
 Version 3 is what a0b82b2 (2.19.6) writes, src/util.cu: jsonBool, jsonDouble, writeBenchmarkLineBody.
 """
@@ -44,13 +45,13 @@ _MARK = re.compile(
     r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s)|\([^()]{0,80}\bpid=\d[^()]{0,80}\)(?=\s))"
 )
 _ROW = re.compile(rf"(?<![\w.,])[\d,]{{1,20}}\s{{1,40}}[\d,]{{1,20}}\s{{1,40}}(?:{'|'.join(DTYPES)})\s")
-"""The beginning of a row, behind whatever a logger put before it."""
+"""The beginning of a row, after whatever a logger put before it."""
 _CELLS = re.compile(
     rf"\W{{0,4}}\d{{1,16}}\W{{1,4}}\d{{1,16}}\W{{1,4}}(?:{'|'.join(DTYPES)})\b|\W{{0,4}}size\W{{1,4}}count\b"
 )
 """The beginning of a row or header of a table in Markdown, CSV or tabs."""
 _MARKS = 3
-"""The most marks before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
+"""Maximum number of prefixes of a line: those of kubectl, Ray, Slurm and Open MPI can be nested."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _DEVICE = re.compile(
@@ -64,12 +65,12 @@ _AVERAGE = re.compile(r"\bAvg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
 _OUT_OF_BOUNDS = re.compile(r"\bOut of bounds values\s*:\s*(\d+)")
 _TIMES = ("time", "cputime")
 _TODAY = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
-"""The columns of a table without a header, or with a part of it."""
+"""Columns of a table without a header, or with a part of it."""
 _FRAGMENT = re.compile(r"[-+\d.eN/A*\s]{1,200}")
 """The rest of a row: numbers and ``N/A``."""
 _WRAPPED_ROWS = 2
 _UNREAD = 3
-"""So many broken rows are named."""
+"""Number of broken rows that are listed."""
 
 
 class _Section(Struct):
@@ -99,18 +100,18 @@ class _Section(Struct):
 
 
 def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
-    """Return the runs in a log, in their order. `given` is the user's knowledge of them.
+    """Return the runs in a log, in order. `given`: what the user knows of them.
 
     Raises UsageError for a log without rows, with the error that ended it.
     """
     runs: list[Run] = []
     section, read = _Section(), 0
-    for number, whole in enumerate(_unwrapped([_plain(raw) for raw in text.splitlines()]), start=1):
+    for number, whole in enumerate(_unwrap([_strip_prefixes(raw) for raw in text.splitlines()]), start=1):
         if len(whole) > bounds.NCCL_TESTS_LINE:
             continue
         line = whole.rstrip()
-        if _begins(line, section):
-            runs += _run(section, path, given)
+        if _starts_run(line, section):
+            runs += _finish_run(section, path, given)
             section = _Section(nccl=section.nccl, context=section.context.following())
         try:
             read += _take(line, section, number)
@@ -118,7 +119,7 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
             section.unread += [f"line {number}: {error}"][: _UNREAD - len(section.unread)]
         if read > bounds.NCCL_TESTS_ROWS:
             raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} rows of nccl-tests: split the log")
-    runs += _run(section, path, given)
+    runs += _finish_run(section, path, given)
     own = section.op or section.ranks or section.context.failure(ended=True)
     if not runs and own and section.context.error:
         runs = [_run_without_rows(section, path, "the run failed before its first row")]
@@ -138,8 +139,8 @@ def _run_without_rows(section: _Section, path: str, missing: str) -> Run:
     return Run(path, "", (), None, section.context.error, missing, cut=True, log=_log(section))
 
 
-def _plain(raw: str) -> str:
-    """Return a line without colours, and without what launchers put before it; one that is too long as it is."""
+def _strip_prefixes(raw: str) -> str:
+    """Remove colours and launchers' prefixes from a line; leave one that is too long as it is."""
     if len(raw) > bounds.NCCL_TESTS_LINE:
         return raw
     line = _ANSI.sub("", raw).replace("\N{NO-BREAK SPACE}", " ")
@@ -148,7 +149,7 @@ def _plain(raw: str) -> str:
         if shorter == line:
             break
         tag = line[: len(line) - len(shorter)].strip()
-        line = _untagged(shorter, tag)
+        line = _strip_tag(shorter, tag)
     if _CELLS.match(line):
         line = re.sub(r"[|;\"\t]", " ", line)
         line = line.replace(",", " ") if not _ROW.search(f"{line} ") else line
@@ -157,20 +158,20 @@ def _plain(raw: str) -> str:
 
 
 def _normalise_decimals(row: str) -> str:
-    """Return a row with decimal points only: commas are them, or they part thousands."""
+    """Return a row with decimal points only: commas are decimal or separate thousands."""
     if "," not in row:
         return row
     decimal = re.search(r"\d,(?:\d{1,2}|\d{4,})\b", row)
     return row.replace(",", ".") if decimal else row.replace(",", "")
 
 
-def _untagged(line: str, tag: str) -> str:
-    """Return a line without the tag ``[0]`` that a launcher put before each piece of a row that was written."""
+def _strip_tag(line: str, tag: str) -> str:
+    """Remove the tag ``[0]`` that a launcher put before each piece of a row."""
     return line.replace(f"{tag} ", " ") if re.fullmatch(r"\[\d{1,6}\]", tag) and _begins_row(line) else line
 
 
-def _unwrapped(lines: list[str]) -> Iterator[str]:
-    """Yield lines, joined again if a terminal broke each at its width; the rest of a joined line becomes empty."""
+def _unwrap(lines: list[str]) -> Iterator[str]:
+    """Yield lines, rejoined if a terminal wrapped them; the rest of a joined line becomes empty."""
     width = max(map(len, lines), default=0)
     broken = sum(_begins_row(line) and bool(_FRAGMENT.fullmatch(rest)) for line, rest in pairwise(lines))
     if broken < _WRAPPED_ROWS:
@@ -190,10 +191,10 @@ def _begins_row(line: str) -> bool:
     return len(words) == 3 and words[0].isdigit() and words[1].isdigit() and words[2] in DTYPES
 
 
-def _begins(line: str, section: _Section) -> bool:
-    """Return whether a new run begins here: the table of another ended after rows, or another program is started.
+def _starts_run(line: str, section: _Section) -> bool:
+    """Return whether a new run begins here: another table after rows, or another program is started.
 
-    A run that listed its ranks and got no further is over too when the next one starts.
+    A run that only listed its ranks is over too when the next one starts.
     """
     started = any(each in line for each in ("Collective test starting:", "# nThread", "# nccl-tests version"))
     if not section.lines:
@@ -203,9 +204,9 @@ def _begins(line: str, section: _Section) -> bool:
 
 
 def _take(line: str, section: _Section, number: int) -> int:
-    """Learn from `line`; return how many rows it held. Raises ValueError."""
+    """Read `line`; return how many rows it held. Raises ValueError."""
     if section.unfinished and _FRAGMENT.fullmatch(line):
-        read = _row(section.unfinished + line, section) or _row(f"{section.unfinished} {line}", section)
+        read = _read_row(section.unfinished + line, section) or _read_row(f"{section.unfinished} {line}", section)
         section.unfinished = "" if read else section.unfinished
         return read
     columns = _columns(line)
@@ -213,7 +214,7 @@ def _take(line: str, section: _Section, number: int) -> int:
         section.columns, section.line = columns, section.line or number
     elif _begins_row(line) or (section.columns and all(map(str.isdigit, line.split()[:2])) and line.strip()):
         section.columns, section.line = section.columns or _TODAY, section.line or number
-        read = _row(line, section)
+        read = _read_row(line, section)
         section.unfinished = "" if read else line
         if not read:  # the row was printed before its test failed
             labels = next(at for at, name in enumerate(section.columns) if name in _TIMES)
@@ -225,7 +226,7 @@ def _take(line: str, section: _Section, number: int) -> int:
 
 
 def _columns(line: str) -> tuple[str, ...]:
-    """Return the names of a header's columns; empty if `line` is none."""
+    """Return the names of a header's columns; empty if `line` is not a header."""
     words = line.partition("size")[2].split()
     if words[:2] != ["count", "type"] or not set(words) & set(_TIMES):
         return ()
@@ -236,7 +237,7 @@ def _columns(line: str) -> tuple[str, ...]:
 def _about(line: str, section: _Section) -> None:
     device, wrong, library = _DEVICE.search(line), _OUT_OF_BOUNDS.search(line), _LIBRARY.search(line)
     if device and len(section.ranks) < bounds.NCCL_TESTS_ROWS:
-        _listed(device[2] or "0", device[1], section)
+        _record_rank(device[2] or "0", device[1], section)
         section.ranks.append((device[2] or "0", device[3] or device[7] or "", device[6]))
         section.places.setdefault((*section.ranks[-1][:2], device[4], device[5]), []).append(device[1])
     if wrong:
@@ -260,8 +261,8 @@ def _about(line: str, section: _Section) -> None:
             section.op = op_name(named[1]) or section.op
 
 
-def _listed(group: str, rank: str, section: _Section) -> None:
-    """Keep a rank. If it is already there, two runs wrote this list, and its ranks add up to neither.
+def _record_rank(group: str, rank: str, section: _Section) -> None:
+    """Record a rank. If it is already there, two runs wrote this list, and its ranks add up to neither.
 
     N processes of a build without MPI do this; each is rank 0 of one (nccl-tests#3, #121).
     """
@@ -274,8 +275,8 @@ def _listed(group: str, rank: str, section: _Section) -> None:
     section.listed.add((group, number))
 
 
-def _row(line: str, section: _Section) -> int:
-    """Take the placements of a row. A line with other numbers of words than the header has columns is not a row."""
+def _read_row(line: str, section: _Section) -> int:
+    """Read the placements of a row. A line with another number of words than the header has columns is not a row."""
     words = _STAMP.sub("", line).split()
     cut = section.columns != _TODAY and len(words) == len(_TODAY) and sum(map(section.columns.count, _TIMES)) < 2
     columns = _TODAY if cut else section.columns
@@ -314,13 +315,13 @@ def _line(said: dict[str, str], body: dict[str, str], place: Place) -> Line:
         time_us=_number(body["cputime" if cpu else "time"]),
         algbw=_number(body.get("algbw", "0")),
         busbw=_number(body.get("busbw", "0")),
-        wrong=_wrong(body),
+        wrong=_wrong_count(body),
         cpu=cpu,
     )
 
 
-def _wrong(body: dict[str, str]) -> int | None:
-    """Return the number of wrong elements: ``#wrong`` counts them; in ``error``, of old versions, only 0 is certain."""
+def _wrong_count(body: dict[str, str]) -> int | None:
+    """Return the number of wrong elements: ``#wrong`` counts them; in old versions' ``error`` only 0 is certain."""
     text = body.get("#wrong", body.get("error", "N/A")).rstrip("*")
     if text == "N/A":
         return None
@@ -342,17 +343,17 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
-    """Yield the run that `section` has become; nothing if it has no rows. Raises UsageError for the user's numbers."""
+def _finish_run(section: _Section, path: str, given: Given) -> Iterator[Run]:
+    """Yield the run of `section`, if it has rows. Raises UsageError for the user's numbers."""
     if not section.lines:
         return
     op, ranks, missing = recognised(_printed(section, given))
     try:
-        rows = _measured(section, op, ranks)
+        rows = _measurements(section, op, ranks)
     except Contradiction as error:
         if given != NOT_GIVEN:
             raise refused(path, op, error) from None
-        rows, missing = _measured(section, op, 0), f"its numbers do not agree: {error}"
+        rows, missing = _measurements(section, op, 0), f"its numbers do not agree: {error}"
     if not rows:
         return
     broken = section.context.failure(ended=section.ended)
@@ -360,7 +361,7 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
     yield Run(
         path,
         "",
-        tuple(_suspected(rows, section)),
+        tuple(_unverify(rows, section)),
         fingerprint(section.ranks, section.nccl),
         failed,
         section.missing or missing,
@@ -369,7 +370,7 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
     )
 
 
-def _measured(section: _Section, op: str, ranks: int) -> list[Measurement]:
+def _measurements(section: _Section, op: str, ranks: int) -> list[Measurement]:
     """Return the rows of a table, without impossible ones. Raises Contradiction."""
     setup = Setup(op, ranks, _nodes(section, ranks), section.mode, section.iters, section.nccl)
     rows = list[Measurement]()
@@ -384,7 +385,7 @@ def _measured(section: _Section, op: str, ranks: int) -> list[Measurement]:
 
 
 def _log(section: _Section) -> Log:
-    """Return the log's facts on the run beside its rows."""
+    """Return what the log says of the run besides its rows."""
     context = section.context
     hosts: dict[str, list[str]] = {}
     for group, host, gpu in section.ranks:
@@ -404,13 +405,13 @@ def _log(section: _Section) -> Log:
         unchecked=section.unchecked,
         no_multicast=section.no_multicast,
         died=bool(context.failure(ended=True)),
-        shared=_shared(section),
+        shared=_shared_gpu(section),
         unfinished=int(section.unfinished.split()[0]) if _begins_row(section.unfinished) else 0,
     )
 
 
-def _shared(section: _Section) -> str:
-    """Return which ranks are on one GPU; empty: each has its own. A bus without its domain may be that of several."""
+def _shared_gpu(section: _Section) -> str:
+    """Return which ranks share a GPU; empty if none do. A bus without its domain may belong to several GPUs."""
     for (_, host, _, bus), ranks in section.places.items():
         if len(ranks) > 1 and ":" in bus and bus.strip("0x:."):
             return f"ranks {' and '.join(ranks[:3])} are on one GPU, {bus} of {host} (or on hosts of one name)"
@@ -447,15 +448,15 @@ def _nodes(section: _Section, ranks: int) -> int:
     return count if not each or ranks % each else max(count, ranks // each)
 
 
-def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:
-    """Yield the rows; if only the summary knows of wrong data, none of them counts as verified."""
+def _unverify(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:
+    """Yield the rows; if only the summary reports wrong data, none of them counts as verified."""
     unknown = section.wrong and not any(row.wrong for row in rows)
     for row in rows:
         yield replace(row, wrong=None) if unknown else row
 
 
 def fingerprint(ranks: Sequence[tuple[str, str, str]], nccl: str) -> Fingerprint | None:
-    """Return GPUs of the first host, as the list of devices has them (group, host, GPU)."""
+    """Return the GPUs of the first host, as listed (group, host, GPU)."""
     first = [gpu for _, host, gpu in ranks if host == ranks[0][1]]
     if not first:
         return None
@@ -500,7 +501,7 @@ class _Device(msgspec.Struct, frozen=True):
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """How it was run. `blocking_collectives` is text, and has lost which of three ways."""
+    """Settings of the run. `blocking_collectives` is text, and has lost which of three ways."""
 
     nthreads: int = 1
     ngpus: int = 1
@@ -512,7 +513,7 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 class _Bounds(msgspec.Struct, frozen=True):
-    """How many values were wrong."""
+    """Number of wrong values."""
 
     count: int = 0
 
@@ -539,7 +540,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def parse_json(text: str, path: str) -> Run:
-    """Return the run in `text`. Raises UsageError if it is not a whole file of nccl-tests."""
+    """Return the run in `text`. Raises UsageError if it is not a complete file of nccl-tests."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -599,7 +600,7 @@ def _json_line(result: _Result, place: Place | str) -> Line | None:
 
 
 def _json_number(said: _Number) -> float:
-    """Return a number, also one written as text. Raises ValueError if there is none, or it is not finite."""
+    """Return a number, even if written as text. Raises ValueError if it is missing or not finite."""
     number = math.nan if said is None else float(said)
     if not math.isfinite(number):
         raise ValueError("a time or bandwidth is missing or not a number")

@@ -1,4 +1,4 @@
-"""From one line of nccl-tests to a row of ours: names, units and arithmetic."""
+"""Convert one line of nccl-tests to one of our rows: names, units and arithmetic."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _THEIRS = {"all_to_all": "alltoall"}
 KNOWN: dict[str, Op] = {**OPS, HYPERCUBE.name: HYPERCUBE}
 _SPELLED = {name.replace("_", ""): name for name in KNOWN}
 _APART = 0.05
-"""How far printed bandwidths may be from those that size and time give: both are rounded, and no more than that."""
+"""Tolerance between printed bandwidths and those from size and time: all are rounded."""
 _SURE_GBps = 1.0  # below this two decimals say too little to compare with
 
 
@@ -73,11 +73,13 @@ class Log(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """One run: its rows, its own time of start (otherwise empty), its machine, and the file that it was read from.
+    """One run: its rows, its own start time (otherwise empty), its machine, and the file that it was read from.
 
-    `failed` is why its numbers do not measure health, by its own words: wrong data, or an error that ended it.
-    Empty: no reason given. `missing` is what it lacks to be judged: rows, its operation, its ranks (0) or agreement of
-    its numbers with them; empty: nothing. `cut`: its output has no end, so that rows may lack.
+    `failed`: why its numbers do not measure health, in its own words: wrong data, or an error that ended it; empty if
+    not.
+    `missing`: what it lacks to be judged: rows, its operation, its ranks (0), or agreement of its numbers with them;
+    empty if
+    nothing. `cut`: its output has no end, so that rows may be missing.
     """
 
     source: str
@@ -103,7 +105,7 @@ class Setup(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """One placement of one line, as printed. `cpu`: the time is the host's time to hand a call over (``-C``)."""
+    """One placement of one line, as printed. `cpu`: the time is the host's time to enqueue a call (``-C``)."""
 
     nbytes: int
     count: int
@@ -118,7 +120,9 @@ class Line(Struct, frozen=True):
 
 
 def op_name(program: str) -> str:
-    """Return our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty: no such program."""
+    """Return the operation that ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty if it is no
+    such program.
+    """
     name, perf, _ = program.replace("\\", "/").rpartition("/")[2].partition("_perf")
     letters = name.lower().replace("_", "").replace("-", "")
     return _SPELLED.get(letters, name) if perf and letters.isalpha() else ""
@@ -130,14 +134,14 @@ def program(op: str) -> str:
 
 
 def version(code: int) -> str:
-    """Return ``2.28.9`` of 22809, as NCCL_VERSION_CODE packs it (before 2.9: 2804 is 2.8.4)."""
+    """Return ``2.28.9`` for 22809, as NCCL_VERSION_CODE packs it (before 2.9: 2804 is 2.8.4)."""
     big = code >= 10_000
     major, rest = divmod(code, 10_000 if big else 1_000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def measurement(line: Line, setup: Setup) -> Measurement | None:
-    """Return `line` as a row of ours; None: nothing was moved (size 0) or timed. Raises ValueError for nonsense."""
+    """Convert `line` to a row; None if nothing was moved (size 0) or timed. Raises ValueError for nonsense."""
     _refuse_nonsense(line, setup)
     if not line.nbytes or not line.time_us:
         return None
@@ -198,8 +202,9 @@ def is_old(op: Op, line: Line) -> bool:
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
     """Return microseconds, algorithm and bus bandwidth: from the time, which is printed with more digits.
 
-    If the printed time is the host's (``-C``), the operation has a rule of its own (alltoallv), or the ranks are not
-    known (0), only the printed numbers exist. Raises Contradiction if the two do not agree.
+    Only the printed numbers exist if the time is the host's (``-C``), the operation has a rule of its own (alltoallv),
+    or the
+    ranks are unknown (0). Raises Contradiction if the two do not agree.
     """
     op = KNOWN.get(setup.op)
     if line.cpu and line.algbw > 0:
@@ -221,7 +226,7 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
 
 
 def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
-    """Return what summary and rows say of wrong data: a run that was cut short has no summary. Empty: nothing."""
+    """Describe the wrong data that summary and rows report: a run that was cut short has no summary. Empty if none."""
     if said:
         return f"Out of bounds values : {said} FAILED"
     bad = [row for row in rows if row.wrong]
@@ -229,5 +234,5 @@ def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
 
 
 def refused(path: str, where: str, error: Exception) -> UsageError:
-    """Return what to raise for `error` in a line of `path`."""
+    """Return the UsageError for `error` in a line of `path`."""
     return UsageError(f"{path}: {where}: {error}")

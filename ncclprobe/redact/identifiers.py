@@ -1,7 +1,6 @@
-"""What identifies a machine by its form, anywhere in a text: addresses, GUIDs, UUIDs, serials, paths of users' homes.
+"""Identifiers recognised by form, anywhere in a text: addresses, GUIDs, UUIDs, serials, paths of users' homes.
 
-Text is searched by patterns; the few answers of the kernel in which an address looks like any other number, by their
-format.
+Text is searched by patterns; the few kernel files in which an address looks like any other number, by their format.
 
 Names of hosts, pods and domains that appear only in free text are recognised by their form: a whole name in a domain
 that is not public, a word such as ``gpu-node-0042``; and by the word before them: ``hostname:``, ``pod``,
@@ -26,9 +25,10 @@ _ISSUED = re.compile(
     r"|[prs]k_(?:live|test)_|whsec_|pypi-|dckr_(?:pat|oat)_|do[opr]_v1_|SG\.|AIza|ya29\.|hv[bs]\.|nvapi-|r8_|glsa_|lin_api_"
     r"|tskey-|eyJ|dapi(?=[0-9a-f]{32})|(?:local|pul)-(?=[0-9a-f]{40})|AGE-SECRET-KEY-1)[\w./-]{12,}"
 )
-"""How what GitHub, GitLab, Hugging Face, AWS, Slack, OpenAI, npm, Stripe, PyPI, Docker, DigitalOcean, SendGrid, Google,
-Vault, NVIDIA, Replicate, Grafana, Linear, Tailscale, Databricks, Weights & Biases, Pulumi and age issue begins, and
-each JSON Web Token."""
+"""Prefixes of tokens that GitHub, GitLab, Hugging Face, AWS, Slack, OpenAI, npm, Stripe, PyPI, Docker, DigitalOcean,
+SendGrid, Google, Vault, NVIDIA, Replicate, Grafana, Linear, Tailscale, Databricks, Weights & Biases, Pulumi and age
+issue, and of JSON Web Tokens.
+"""
 
 _USER = r"[A-Za-z_][\w.-]{0,31}"
 _HOST = r"[A-Za-z0-9][\w-]{0,62}"
@@ -77,7 +77,7 @@ _VERSION_OF = re.compile(
     r"(?:\d-|\w==|(?i:version|release|firmware|fw|fw_ver|bios|driver|cudnn|cu\d\d|tensorrt|ofed|ofed_linux|hpcx|hcoll|ucx|ucc|nccl|doca|"
     r"openmpi|libfabric|cuda|torch|kernel|installer|mft|bmc|vbios|nvidia|rdma|core|dkms|plugin|sharp)[ =:/_-]{1,2}v?)$"
 )
-"""What stands before a version of four numbers, which looks like an address."""
+"""What precedes a four-part version, which looks like an address."""
 LOGIN = re.compile(r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@")
 """``https://user:password@host``: removed before any other search, which would split it."""
 
@@ -98,8 +98,9 @@ _KEY = re.compile(
 """A private key in PEM: its head, which may be shown, and its body, whose lines a text may join."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _LIKE_CHANCE = 0.42
-"""The share of places in a run of letters and digits that change between capitals, small letters and digits: 0.6 in a
-random one, less than 0.4 in names of functions, machines and devices.
+"""Share of places in a run of letters and digits that change between capitals, small letters and digits: 0.6 in a
+random one,
+less than 0.4 in names of functions, machines and devices.
 """
 
 _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
@@ -109,7 +110,7 @@ _CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every m
 
 
 def without_keys(text: str) -> str:
-    """Return `text` without keys and tokens, known by who issues them or by looking drawn at random, and job names."""
+    """Remove keys and tokens, recognised by their issuer's prefix or by looking random, and job names."""
     named = _JOB.sub(r"\1…", SECRET.sub(r"\1…", LOGIN.sub("://…@", _KEY.sub(r"\1 …", text))))
     return _RUN.sub(_mask_random, _ISSUED.sub(r"\1…", named))
 
@@ -131,14 +132,14 @@ def _is_random(run: str) -> bool:
 
 
 class Identifiers:
-    """Replaces them under one key; `user` names a user found in a path."""
+    """Replaces identifiers under one key; `user` replaces the name of a user found in a path."""
 
     def __init__(self, pseudonyms: Pseudonyms, user: Callable[[str], str]) -> None:
         self._new = pseudonyms
         self._user = user
 
     def text(self, text: str) -> str:
-        """Return `text` with every identifier replaced, and no name."""
+        """Replace every identifier in `text`, but no name."""
         return IDENTIFIER.sub(self.one, text)
 
     def one(self, match: "re.Match[str]") -> str:
@@ -166,7 +167,7 @@ class Identifiers:
         if kind == "serial":
             return value[: -len(match["serial"])] + self.serial(match["serial"])
         if kind == "colons":
-            return self._colons(value)
+            return self._replace_hex_groups(value)
         if kind in ("ipv4", "bits"):
             version = _VERSION_OF.search(match.string[max(0, match.start() - 24) : match.start()])
             return value if version else self._ipv4(match["ipv4"], match["bits"] or "")
@@ -179,13 +180,13 @@ class Identifiers:
         return text.replace(word, self._new.serial(word)) if identifying and not word.startswith("serial-") else text
 
     def _printed_gid(self, match: "re.Match[str]") -> str:
-        """Replace a GID as NCCL prints it: two numbers, whose bytes are in this processor's order."""
+        """Replace a GID as NCCL prints it: two numbers, in this processor's byte order."""
         halves = (bytes.fromhex(match[name].zfill(16))[::-1] for name in ("subnet", "port"))
         new = self._new.ipv6(IPv6Address(b"".join(halves))).packed
         subnet, port = (int.from_bytes(new[at : at + 8], "little") for at in (0, 8))
         return f"{match[0].partition('(')[0]}({subnet:X}/{port:X})"
 
-    def _colons(self, value: str) -> str:
+    def _replace_hex_groups(self, value: str) -> str:
         """Replace groups of hexadecimal digits: an IPv6 address, a GID, a MAC, a GUID; keep a PCI address."""
         body = value.rstrip(":") if value.endswith(":") and not value.endswith("::") else value
         renamed = self._groups(body) if len(body) < 64 else ""
@@ -250,7 +251,7 @@ class Identifiers:
         return f"{int(self._new.ipv6(IPv6Address(int(digits, 16)))) >> spare << spare:032x}"
 
     def words(self, digits: str) -> str:
-        """Replace an address that is one or four 32-bit numbers in little-endian order."""
+        """Replace an address that is one or four little-endian 32-bit numbers."""
         return little(self._new, digits)
 
     def config_space(self, value: str) -> str:
@@ -343,11 +344,11 @@ _SITES_OWN_ENDINGS = "com org edu gov mil internal local lan corp intra"
 _SITES_OWN = frozenset(_SITES_OWN_ENDINGS.split())
 _OTHER_ENDINGS = "net io ai cloud eu de fr ch uk jp cn kr nl se fi dk at be es au ca ru br sg tw"
 _OTHERS = frozenset(_OTHER_ENDINGS.split())
-"""Words of programs end so as well (``encoder.net``): a name is one if its first label is a host's."""
+"""Endings that program words share with domains (``encoder.net``): a name only if its first label is a host's."""
 
 
 def hosts(text: str) -> Iterator[str]:
-    """Yield the names of hosts in `text`, whole or short."""
+    """Yield the host names in `text`, qualified or short."""
     for match in _WHOLE.finditer(text):
         after, before = text[match.end() : match.end() + 2], text[match.start(1) - 2 : match.start(1)]
         if _is_host(match[1], port=after[:1] == ":", called=bool(re.match(r":\d", after)) or before == "//"):
@@ -362,7 +363,7 @@ def hosts(text: str) -> Iterator[str]:
 
 
 def mail_domains(text: str) -> Iterator[str]:
-    """Yield the domains of mail addresses, without those of everyone."""
+    """Yield the domains of mail addresses, except public ones."""
     return (match[1] for match in _MAIL.finditer(text) if not is_everyones(match[1].lower()))
 
 

@@ -1,10 +1,10 @@
-"""Pseudonyms under a key: the same original under the same key always has the same one, and nobody can reverse it
-without the key.
+"""Keyed pseudonyms: stable for the same original and key, and irreversible without the key.
 
 Addresses, GUIDs and UUIDs are permuted with their prefixes preserved, as Crypto-PAn does it (Xu, Fan, Ammar, Moon,
 "Prefix-preserving IP address anonymization", ICNP 2002): two that share exactly k leading bits have pseudonyms that
-share exactly k leading bits, so subnets stay subnets. Whether a bit is flipped depends on the key and the bits before
-it, and on nothing else. It is not flipped if that would leave a range that has a meaning (10.0.0.0/8, fe80::/64).
+share exactly k leading bits, so subnets stay subnets. Whether a bit is flipped depends only on the key and the bits
+before
+it. It is not flipped if that would leave a range that has a meaning (10.0.0.0/8, fe80::/64).
 """
 
 import hmac
@@ -26,14 +26,14 @@ Range = tuple[int, int, bool]  # a prefix, its length, whether everything within
 _EUI_HELD = 0x0300_0000_0000_0000
 """Bits of an EUI-64 that never flip: universal/local and group."""
 _FROM_MAC: tuple[Range, ...] = ((0xFFFE, 16, False),)
-"""The middle of an EUI-64 that was made from a MAC: it stays, and what leaves it does so by the bit it left it by."""
+"""The middle of an EUI-64 made from a MAC, which is preserved; what differs from it keeps the first differing bit."""
 _SERIAL_CHARS, _NAME_CHARS = 12, 10
 PSEUDONYM = re.compile(rf"host-(?=\d*[a-f])[0-9a-f]{{{_NAME_CHARS}}}(\..*)?")
-"""The name of a node, once it is redacted; one in a hundred has digits only, as may the names of some site."""
+"""The pseudonym of a node; one with digits only (one in a hundred) is excluded, because a site may have such names."""
 
 
 def _ranges(bits: int, nets: Iterable[IPv4Network | IPv6Network], whole: bool) -> tuple[Range, ...]:
-    """Group `nets` by the first `bits` bits of them."""
+    """Group `nets` by their first `bits` bits."""
     return tuple((int(n.network_address) >> (n.max_prefixlen - bits), n.prefixlen, whole) for n in nets)
 
 
@@ -52,7 +52,7 @@ class Pseudonyms:
         self.ipv6 = lru_cache(maxsize=1 << 16)(self._ipv6)
 
     def host(self, label: str) -> str:
-        """Return the pseudonym of one label of a host or domain name, whose case does not matter."""
+        """Return the pseudonym of one label of a host or domain name; case-insensitive."""
         return f"host-{self._hex('host', label.lower(), _NAME_CHARS)}"
 
     def user(self, name: str) -> str:
@@ -68,23 +68,25 @@ class Pseudonyms:
         return f"serial-{self._hex('serial', text, _SERIAL_CHARS)}"
 
     def digits(self, text: str) -> str:
-        """Return as many hexadecimal digits as `text`, at most 64 of them random: a machine's or container's id."""
+        """Return as many hexadecimal digits as `text` has, at most 64 of them random: a machine's or container's id."""
         return self._hex("digits", text.lower(), len(text))
 
     def uuid(self, text: str) -> str:
-        """Return the pseudonym of a UUID, or of its first digits, which CUDA takes as well; zero stays zero."""
+        """Return the pseudonym of a UUID, or of its first digits, which CUDA accepts as well; zero stays zero."""
         digits = text.replace("-", "").replace("_", "").lower()
         value = int(digits.ljust(32, "0"), 16)
-        renamed = iter(f"{self._permuted(b'uuid', value, 16, _held(value, 128, ((0, 128, False),))):032x}")
+        renamed = iter(f"{self._permute(b'uuid', value, 16, _held(value, 128, ((0, 128, False),))):032x}")
         return "".join(c if c in "-_" else next(renamed) for c in text)
 
     def _ipv4(self, address: IPv4Address) -> IPv4Address:
         """Replace within its range; loopback, link-local, multicast and netmasks stay."""
         value = int(address)
-        return IPv4Address(self._permuted(b"ipv4", value, 4, _held(value, 32, _IPV4_RANGES)))
+        return IPv4Address(self._permute(b"ipv4", value, 4, _held(value, 32, _IPV4_RANGES)))
 
     def _ipv6(self, address: IPv6Address) -> IPv6Address:
-        """Replace subnet and interface apart: a GID's lower half is its port's GUID; an IPv4 address in it agrees."""
+        """Replace subnet and interface separately: a GID's lower half is its port's GUID; an embedded IPv4 address
+        agrees.
+        """
         value = int(address)
         for net in _EMBEDDED:
             if address in net and value > 1:
@@ -93,16 +95,16 @@ class Pseudonyms:
         subnet = value >> 64
         if value == 1 or subnet >> 56 == 0xFF:
             return address
-        subnet = self._permuted(b"ipv6", subnet, 8, _held(subnet, 64, _SUBNET_RANGES))
+        subnet = self._permute(b"ipv6", subnet, 8, _held(subnet, 64, _SUBNET_RANGES))
         return IPv6Address(subnet << 64 | self.eui64(value & (1 << 64) - 1))
 
     def eui64(self, value: int) -> int:
         """Return the pseudonym of a GUID, or of the interface half of an IPv6 address."""
         middle = _held(value >> 24 & 0xFFFF, 16, _FROM_MAC) << 24
-        return self._permuted(b"eui64", value, 8, _held(value, 64, _ZERO) | _EUI_HELD | middle)
+        return self._permute(b"eui64", value, 8, _held(value, 64, _ZERO) | _EUI_HELD | middle)
 
     def mac(self, value: int) -> int:
-        """Return the pseudonym of a MAC address, in agreement with its EUI-64 (RFC 4291, appendix A).
+        """Return the pseudonym of a MAC address, consistent with its EUI-64 (RFC 4291, appendix A).
 
         Zero and broadcast stay.
         """
@@ -112,8 +114,8 @@ class Pseudonyms:
         renamed = self.eui64(high << 40 | 0xFFFE << 24 | low)
         return (renamed >> 40 ^ 0x020000) << 24 | renamed & 0xFFFFFF
 
-    def _permuted(self, kind: bytes, value: int, nbytes: int, held: int) -> int:
-        """Flip the bits of `value` that its preceding bits and the key choose, but for those in `held`."""
+    def _permute(self, kind: bytes, value: int, nbytes: int, held: int) -> int:
+        """Flip the bits of `value` that its preceding bits and the key select, except those in `held`."""
         packed, flips = value.to_bytes(nbytes, "big"), 0
         for at, octet in enumerate(packed):
             coins = self._octet(kind, packed[:at])  # 256: one for each node of the tree of this octet's bits
@@ -130,7 +132,7 @@ class Pseudonyms:
 
 
 def _held(value: int, bits: int, ranges: Iterable[Range]) -> int:
-    """Return as a mask the leading bits that `value` shares with a range, or leaves one by: they must not flip."""
+    """Return a mask of the leading bits that must not flip: shared with a range, or the first that differs from it."""
     longest = 0
     for prefix, length, whole in ranges:
         shared = bits - (value ^ prefix).bit_length()

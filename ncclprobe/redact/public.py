@@ -1,6 +1,6 @@
-"""Names that every site has: words of public programs and systems, versions, and files of public source trees.
+"""Public names: words of public programs and systems, versions, and files of public source trees.
 
-Support needs them, and they identify no one. The words of messages are those of the table that `explain` reads.
+Support needs them, and they identify no one. Words of messages come from the table that `explain` reads.
 """
 
 import re
@@ -68,7 +68,7 @@ _EVERYONES_DOMAINS = (
     " compute.internal google.internal metadata.google.internal"
 )
 _EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
-"""Domains of vendors, registries, hubs and clouds, which every site asks, and of documentation."""
+"""Domains of vendors, registries, hubs and clouds, which every site uses, and of documentation."""
 
 
 @lru_cache(maxsize=1)
@@ -78,7 +78,7 @@ def _words() -> frozenset[str]:
 
 
 def is_public(word: str) -> bool:
-    """Return whether machines of every site may have `word`: of a message or the system, a number, a version."""
+    """Return whether any site's machines may have `word`: a word of messages or the system, a number, a version."""
     known, word = _words(), word.lower()
     if len(word) == 1 or word in known or (word.startswith("lib") and (word[3:] in known or len(word) == 4)):
         return True
@@ -86,7 +86,7 @@ def is_public(word: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name ends as those of files do."""
+    """Return whether a name has a file suffix."""
     return name.rpartition(".")[2].lower() in _SUFFIXES and "." in name
 
 
@@ -97,17 +97,17 @@ def is_everyones(name: str) -> bool:
 
 
 def is_everyones_own(name: str) -> bool:
-    """Return whether `name` is such a domain itself: a label before it may be a site's."""
+    """Return whether `name` is exactly such a domain: a label before it may be a site's."""
     return name.lower() in _EVERYONES
 
 
 def renamed(part: str, pseudonym: Callable[[str], str]) -> str:
-    """Return a part of a path, or a file's name, with each run of words that are not public replaced."""
+    """Replace each run of non-public words in a part of a path or a file name."""
     return "".join(pseudonym(run) if own else run for run, own in _runs(part))
 
 
 def strange(part: str) -> list[str]:
-    """Return the runs of words in a part of a path that are not public."""
+    """Return the runs of non-public words in a part of a path."""
     return [run for run, own in _runs(part) if own]
 
 

@@ -1,12 +1,12 @@
-"""Captures and reports without what identifies a site: names, addresses, GUIDs, UUIDs and serials become pseudonyms.
+"""Redact captures and reports: names, addresses, GUIDs, UUIDs and serials of a site become pseudonyms.
 
 Everything that is judged stays: interfaces, devices, PCI addresses, versions, counters, sizes, settings. The same
 original has the same pseudonym everywhere, on every node whose capture was redacted under the same key.
 
 Names are collected before they are replaced: those that the capture or report itself calls a host, domain or user, and
 those that a text calls a user. A name that any machine may have (``localhost``, ``ubuntu``) identifies nobody and
-stays. Names that appear only in free text are recognised by their form, or by the word before them: see
-:mod:`.identifiers`.
+stays.
+Names that appear only in free text are recognised by their form, or by the word before them: see :mod:`.identifiers`.
 """
 
 import itertools
@@ -86,7 +86,7 @@ _WORDS_OF_OURS = frozenset((*_OURS.split(), "level", "unit", "versions", "covera
 
 
 class Redactor:
-    """Replaces what identifies, under one key. It learns the names of whatever it is given before it replaces them."""
+    """Replaces identifiers under one key. It learns all names in its input before it replaces any."""
 
     def __init__(self, key: str | bytes) -> None:
         self._new = Pseudonyms(key.encode(errors="surrogatepass") if isinstance(key, str) else key)
@@ -99,14 +99,14 @@ class Redactor:
         self._longest = {"i": 9}  # by how names begin: pieces of the longest one known, or of ip-10-0-0-5
 
     def text(self, text: str) -> str:
-        """Return `text` with every identifier and every known name replaced."""
+        """Replace every identifier and every known name in `text`."""
         self._learn_text(text)
         plain = self._spellings.text(roles.without_secrets(without_secrets(without_keys(text))))
-        return _split(_KERNEL_PATH, plain, lambda path: self._forms.text(path[0]), self._paths)
+        return _replace_around(_KERNEL_PATH, plain, lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
         """Redact a capture's text; keep its rows. Never raises: a line that is not a row is free text."""
-        rows = [_object(line) for line in text.split("\n")]
+        rows = [_parse_row(line) for line in text.split("\n")]
         for row in rows:
             if isinstance(row, dict):
                 self._learn_row(row)
@@ -115,8 +115,9 @@ class Redactor:
     def report(self, report: Report) -> Report:
         """Redact every text of a report; keep verdicts and numbers.
 
-        The contents of its sources are left out: a log holds names that cannot be distinguished from other words. A
-        redacted capture keeps its answers, and a report on it shows them.
+        The contents of its sources are dropped: a log holds names that cannot be distinguished from other words. A
+        redacted
+        capture keeps its answers, and a report on it shows them.
         """
         for node in report.nodes:
             self._learn_host(node.name)
@@ -130,13 +131,13 @@ class Redactor:
         for text in _texts(report):
             self._learn_text(text)
         self._file_sections = bool(report.files)
-        redacted = self._tree(replace(report, excerpts=()))
+        redacted = self._redact_fields(replace(report, excerpts=()))
         return replace(redacted, command=self._command(report.command))
 
     def _command(self, command: str) -> str:
-        """Redact a command line, with the names of its files: what `explain` was given, operands, what looks like one.
+        """Redact a command line and its file names: what `explain` was given, operands, what looks like a file.
 
-        The word after an option is one if it has a folder or a suffix, as ``--op all_reduce`` has not.
+        The word after an option counts as a file if it has a folder or a suffix, which ``--op all_reduce`` has not.
         """
         try:
             words = shlex.split(self.text(command))
@@ -152,7 +153,7 @@ class Redactor:
 
     def _named_file(self, path: str) -> str:
         folders, stem, suffix = _FILE_PARTS.fullmatch(path).groups()  # type: ignore[union-attr]
-        return f"{self._path(folders)}{self._file(stem)}{suffix}"
+        return f"{self._redact_path(folders)}{self._redact_file_name(stem)}{suffix}"
 
     # What the names are.
 
@@ -242,7 +243,7 @@ class Redactor:
                 self._learn_host(host)
 
     def _learn_told(self, name: str) -> None:
-        """Learn a host from free text; of its domain only the whole name, because its labels may be words."""
+        """Learn a host from free text, but its domain only as a whole, because labels may be words."""
         short, _, domain = name.partition(".")
         if "-" in short or any(map(str.isdigit, short)):
             self._learn(short, self._new.host)
@@ -250,7 +251,7 @@ class Redactor:
             self._domains.update((name.lower(), domain.lower()) if "." in domain else (name.lower(),))
 
     def _learn_plugins(self, value: str) -> None:
-        """Learn what a site calls its own plugins: the words of a file's name that are not NCCL's."""
+        """Learn a site's names of its own plugins: the words of a file's name that are not NCCL's."""
         for entry in value.split(","):
             for own in strange(entry.strip().rpartition("/")[2]):
                 self._learn(own, self._new.name)
@@ -264,7 +265,7 @@ class Redactor:
                     self._learn_host(part)
             elif _HOST_VARIABLE.fullmatch(name):
                 for match in _NAME.finditer(IDENTIFIER.sub(" ", value)):
-                    for host in _nodes(match["nodes"]) if match["nodes"] else (match[0],):
+                    for host in _expand_nodes(match["nodes"]) if match["nodes"] else (match[0],):
                         self._learn_host(host)
             elif _PLUGIN_VARIABLE.fullmatch(name):
                 self._learn_plugins(value)
@@ -284,7 +285,7 @@ class Redactor:
             self._learn(value, self._new.name)
 
     def _learn_host(self, name: object) -> None:
-        """Learn a host's name, short or with its domain. No name: an address, a phrase."""
+        """Learn a host's name, short or qualified; ignore an address or a phrase."""
         if not isinstance(name, str) or is_everyones_own(name):
             return
         if _WORDS.fullmatch(name) and not IDENTIFIER.fullmatch(name):
@@ -306,25 +307,28 @@ class Redactor:
         if known or name.isdigit() or len(pieces) > 64 or not name:
             return
         self._names.setdefault(name.lower(), pseudonym)
-        self._longest[_begin(name)] = max(self._longest.get(_begin(name), 0), len(pieces))
+        self._longest[_first_letter(name)] = max(self._longest.get(_first_letter(name), 0), len(pieces))
 
     # Where they stand.
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         ask, value = row.get("ask"), row.get("said")
-        new = {key: value if key in ("ask", "said", "refused") else self._tree(value) for key, value in row.items()}
+        new = {
+            key: value if key in ("ask", "said", "refused") else self._redact_fields(value)
+            for key, value in row.items()
+        }
         if "capture" in row:
             return new | {"redacted": True, "origin": row.get("origin"), "tool": row.get("tool")}
         if isinstance(ask, list) and ask and isinstance(value, str):
             new["said"] = self._answer(tuple(ask), value)
         if isinstance(ask, list):
-            new["ask"] = [self._part(part, ask[0]) for part in ask]
+            new["ask"] = [self._redact_question_part(part, ask[0]) for part in ask]
         return new
 
-    def _part(self, part: Any, kind: Any) -> Any:
+    def _redact_question_part(self, part: Any, kind: Any) -> Any:
         """Redact a question's part: paths and names come from the machine, patterns and commands from us."""
         if kind == "among" and part != kind:
-            return self._file(part)
+            return self._redact_file_name(part)
         named = isinstance(part, str) and (part.startswith("/") or (kind == "resolve" and part != kind))
         return self.text(part) if named else part
 
@@ -337,7 +341,9 @@ class Redactor:
         if kind in ("list", "link") and _KERNEL_PATH.match(what):
             return self._walk(value, self._forms.text)
         if kind in ("list", "ld_cache", "elf", "elf_objects", "among"):
-            return self._walk(value, self._file, keys=lambda key: self._file(key) if ".so" in key else key)
+            return self._walk(
+                value, self._redact_file_name, keys=lambda key: self._redact_file_name(key) if ".so" in key else key
+            )
         if what in ("/proc/net/route", "/proc/net/ipv6_route"):
             return "\n".join(map(self._forms.route, value.split("\n")))
         if what.startswith("/proc/net/tcp"):
@@ -357,8 +363,9 @@ class Redactor:
         only: tuple[str, ...] = (),
         keys: Callable[[str], str] | None = None,
     ) -> str:
-        """Redact an answer, text or JSON: apply `renamed` to it or its strings, and to the values of no more keys than
-        `only`; rename its keys by `keys`.
+        """Redact an answer, text or JSON: apply `renamed` to its strings, or only to the values of keys in `only`, and
+        `keys` to
+        its keys.
         """
         seen = structure(value)
         if seen is None:
@@ -366,10 +373,10 @@ class Redactor:
         if only and isinstance(seen, dict):
             new: Any = {key: renamed(v) if key in only and isinstance(v, str) else v for key, v in seen.items()}
         else:
-            new = _mapped(seen, renamed, keys or self._forms.text)
+            new = _map_strings(seen, renamed, keys or self._forms.text)
         return value if new == seen else json.dumps(new)
 
-    def _tree(self, value: T, field: str = "") -> T:
+    def _redact_fields(self, value: T, field: str = "") -> T:
         """Redact the texts of a report, or of a part; the keys of ``environment`` are names of nodes."""
         new: Any = value
         if field in _WORDS_OF_OURS or isinstance(value, Enum):
@@ -378,33 +385,37 @@ class Redactor:
             of_file = field == "source" and self._file_sections and _FILE_NAME.search(value)
             new = self._named_file(value) if of_file else self.text(value)
         elif isinstance(value, tuple | list):
-            new = type(value)(self._tree(item) for item in value)
+            new = type(value)(self._redact_fields(item) for item in value)
         elif isinstance(value, dict):
-            new = {self.text(str(key)): self._tree(item) for key, item in value.items()}
+            new = {self.text(str(key)): self._redact_fields(item) for key, item in value.items()}
         elif isinstance(value, Struct):
-            new = replace(value, **{name: self._tree(getattr(value, name), name) for name in value.__struct_fields__})
+            new = replace(
+                value, **{name: self._redact_fields(getattr(value, name), name) for name in value.__struct_fields__}
+            )
         return new  # type: ignore[no-any-return]
 
     def _paths(self, text: str) -> str:
-        return _split(PATH, text, lambda path: self._path(path[0]), self._free)
+        return _replace_around(PATH, text, lambda path: self._redact_path(path[0]), self._free)
 
-    def _path(self, text: str) -> str:
-        """Replace the parts of a path that are not on machines everywhere; what follows /home is a user."""
+    def _redact_path(self, text: str) -> str:
+        """Replace the parts of a path that are not on every machine; what follows /home is a user."""
         kept = SOURCE.search(text)
         if kept:
-            return f"{self._path(text[: kept.start()]) if kept.start() else ''}{kept[0]}"
+            return f"{self._redact_path(text[: kept.start()]) if kept.start() else ''}{kept[0]}"
         parts = text.split("/")
         users = [at for at in range(2, len(parts)) if parts[at - 1] in ("home", "Users")][:1]
-        return "/".join(self._user(part) if at in users else self._file(part) for at, part in enumerate(parts))
+        return "/".join(
+            self._user(part) if at in users else self._redact_file_name(part) for at, part in enumerate(parts)
+        )
 
-    def _file(self, text: str) -> str:
-        """Replace in the name of a file or folder what is known, what identifies, and what no other site has."""
+    def _redact_file_name(self, text: str) -> str:
+        """Replace known names, identifiers and words unique to the site in the name of a file or folder."""
         if "/" in text:
             return self.text(text)
         return renamed(self._free(text), self._new.name)
 
     def _free(self, text: str) -> str:
-        return _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))
+        return _replace_around(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))
 
     def _user(self, name: str) -> str:
         if name.lower() in _COMMON or not _pieces(name):
@@ -412,19 +423,19 @@ class Redactor:
         return self._names.get(name.lower(), self._new.user)(name)
 
     def _name(self, match: "re.Match[str]") -> str:
-        return self._node_list(match["nodes"]) if match["nodes"] else self._words(match)
+        return self._redact_node_list(match["nodes"]) if match["nodes"] else self._replace_known_name(match)
 
-    def _words(self, match: "re.Match[str]") -> str:
+    def _replace_known_name(self, match: "re.Match[str]") -> str:
         """Replace the longest known name in a run of words joined by dots, dashes and underscores."""
         value = match[0]
         if is_everyones_own(value):
             return value
-        if domain := self._full_name(value):
+        if domain := self._redact_qualified_name(value):
             return domain
         pieces, at = _pieces(value), 0
         new: list[str] = []
         while at < len(pieces):
-            longest = min(self._longest.get(_begin(pieces[at]), 0), len(pieces) - at)
+            longest = min(self._longest.get(_first_letter(pieces[at]), 0), len(pieces) - at)
             for length in range(longest, 0, -1):
                 if pseudonym := self._pseudonym("".join(pieces[at : at + length])):
                     new.append(pseudonym)
@@ -441,8 +452,8 @@ class Redactor:
             return known(name)
         return self._new.host(name) if name.startswith("ip-") and _HOST_OF_ADDRESS.fullmatch(name) else ""
 
-    def _full_name(self, value: str) -> str:
-        """Replace a name in a known domain, label by label; the last one stays, as do those of every cluster."""
+    def _redact_qualified_name(self, value: str) -> str:
+        """Replace a name in a known domain, label by label, except the last label and those of every cluster."""
         labels = value.split(".") if len(value) < 256 else []
         for at in range(len(labels) - 1):
             if ".".join(labels[at:]).lower() in self._domains:
@@ -452,20 +463,20 @@ class Redactor:
     def _label(self, label: str) -> str:
         return label if label.lower() in _COMMON else self._names.get(label.lower(), self._new.host)(label)
 
-    def _node_list(self, value: str) -> str:
+    def _redact_node_list(self, value: str) -> str:
         """Expand and replace ``gpu[001-004]``, if it means hosts."""
         first = re.sub(r"\[(\d+)[^]]*\]", r"\1", value)
         if not self._pseudonym(first.partition(".")[0]):
-            return _WORDS.sub(self._words, value)
-        return ",".join(_WORDS.sub(self._words, host) for host in _nodes(value))
+            return _WORDS.sub(self._replace_known_name, value)
+        return ",".join(_WORDS.sub(self._replace_known_name, host) for host in _expand_nodes(value))
 
 
 def random_key() -> str:
-    """Return a random key."""
+    """Return 32 random hexadecimal digits."""
     return secrets.token_hex(16)
 
 
-def _split(
+def _replace_around(
     pattern: "re.Pattern[str]", text: str, hit: Callable[["re.Match[str]"], str], between: Callable[[str], str]
 ) -> str:
     """Replace each match in `text` by `hit` of it, and the text between matches by `between` of it."""
@@ -477,7 +488,7 @@ def _split(
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text in a report or a row, or in a part of one."""
+    """Yield every text in a report or a row, or in a part of one."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Struct):
@@ -488,25 +499,25 @@ def _texts(value: object) -> Iterator[str]:
         yield from _texts(item)
 
 
-def _object(line: str) -> dict[str, Any] | str:
+def _parse_row(line: str) -> dict[str, Any] | str:
     """Return a row of a capture, or the line if it is not one."""
     row = structure(line)
     return row if isinstance(row, dict) else line
 
 
-def _mapped(value: Any, renamed: Callable[[str], str], key: Callable[[str], str]) -> Any:
-    """Return JSON of the same shape, with `renamed` applied to its strings and `key` to its objects' keys."""
+def _map_strings(value: Any, renamed: Callable[[str], str], key: Callable[[str], str]) -> Any:
+    """Apply `renamed` to the strings of JSON and `key` to its objects' keys."""
     if isinstance(value, str):
         return renamed(value)
     if isinstance(value, list):
-        return [_mapped(item, renamed, key) for item in value]
+        return [_map_strings(item, renamed, key) for item in value]
     if isinstance(value, dict):
-        return {key(name): _mapped(item, renamed, key) for name, item in value.items()}
+        return {key(name): _map_strings(item, renamed, key) for name, item in value.items()}
     return value
 
 
-def _begin(name: str) -> str:
-    """Return the first character, its case folded: that of all names that are one in lower case."""
+def _first_letter(name: str) -> str:
+    """Return the first character, case-folded; the key by which known names are indexed."""
     return name[0].casefold()[0]
 
 
@@ -515,7 +526,7 @@ def _pieces(name: str) -> list[str]:
     return re.findall(r"[^\W_]+|[\W_]+", name)
 
 
-def _nodes(value: str) -> tuple[str, ...]:
+def _expand_nodes(value: str) -> tuple[str, ...]:
     """Return the hosts of ``gpu[001-003,7]``; the text itself if it is not such a list, or one of absurd length."""
     try:
         return expand(value)

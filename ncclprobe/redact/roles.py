@@ -1,6 +1,7 @@
-"""What a text says a word is: ``user: NAME``, ``node=NAME``, ``--account NAME``, ``"apiKey": "…"``, ``project 'NAME'``.
+"""Roles that a text gives to a word: ``user: NAME``, ``node=NAME``, ``--account NAME``, ``"apiKey": "…"``, ``project
+'NAME'``.
 
-A key is read as words, whatever joins them: ``created_by``, ``clusterName``, ``Job name`` and ``JOB-NAME`` are such.
+A key is split into words, however they are joined: ``created_by``, ``clusterName``, ``Job name``, ``JOB-NAME``.
 """
 
 import re
@@ -32,7 +33,7 @@ _DONE = _set(
     "created submitted owned started launched run requested reported modified updated authored opened killed cancelled"
     " canceled triggered approved locked uploaded held deleted drained"
 )
-"""Before ``by``: who did it is a user."""
+"""Participles before ``by``: a user follows."""
 _OF_KEYS = _set("api access private secret auth client shared license encryption signing master webhook")
 _OF_TOKENS = _set("api access auth id refresh session bearer private deploy bot app user secret security")
 _FILLERS = _set("name names id ids list")
@@ -41,7 +42,7 @@ _EMPTY = _set("none null nil true false yes no unknown empty missing unset redac
 _OF_ADDRESSES = _set("master server head node host rdzv leader remote peer store coordinator rendezvous main")
 
 _VERBS = _set("run group site sweep allocation switch users hosts nodes")
-"""Nouns that are no more than a word of a sentence, unless something is assigned to them."""
+"""Nouns that are only a word of a sentence, unless something is assigned to them."""
 
 _VALUE = r"[A-Za-z0-9_][\w.+/~!$%*#&?@-]{0,255}(?:\[[\d,-]{1,200}\][\w.-]{0,63})?"
 _ASSIGNED = re.compile(
@@ -69,7 +70,7 @@ _NEXT_WORD = re.compile(r" [a-z]{1,20}(?![\w:=/])")
 
 
 def role_of(key: str) -> Role | None:
-    """Return what a key says that its value is."""
+    """Return the role that a key gives to its value."""
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", key)]
     while len(words) > 1 and words[-1] in _FILLERS:
         words.pop()
@@ -86,12 +87,12 @@ def role_of(key: str) -> Role | None:
 
 
 def is_own(value: str) -> bool:
-    """Return whether a word has a part that is not of everyone's programs."""
+    """Return whether a word has a part that is not a public word."""
     return not all(part in _ROLES or is_public(part) for part in re.findall(r"[a-z]{2,}", value.lower()))
 
 
 def names(text: str) -> Iterator[tuple[Role, str]]:
-    """Yield the users, hosts and other names that a text calls so, without secrets."""
+    """Yield the users, hosts and other names that a text declares, without secrets."""
     for pattern in (_ASSIGNED, _OPTION, _PROSE):
         for match in pattern.finditer(text):
             role, value = role_of(match["key"]), match["value"].rstrip(".:!?/")
@@ -105,7 +106,7 @@ def names(text: str) -> Iterator[tuple[Role, str]]:
 
 
 def _is_of_a_sentence(match: "re.Match[str]", role: Role | None) -> bool:
-    """Return whether a value without digits, quotes and dashes may be a word that follows the key in a sentence."""
+    """Return whether a value without digits, quotes and dashes may be the next word of a sentence."""
     if match.re is _PROSE:
         after = {"user": _AFTER_USER, "host": _AFTER_HOST}.get(str(role))
         named = bool(after and after.match(match.string, match.end()))
@@ -121,7 +122,7 @@ def _parts(role: Role, value: str) -> list[str]:
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` without the values that a key calls secret."""
+    """Remove the values that a key calls secret."""
 
     def cut(match: "re.Match[str]") -> str:
         value = match["value"]

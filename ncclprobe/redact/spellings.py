@@ -1,7 +1,8 @@
-"""Addresses, accounts and secrets as programs spell them: an address in any spelling is an address.
+"""Addresses, accounts and secrets in the spellings of different programs.
 
 Everything here is recognised by its grammar, not by the program that wrote the line. Pseudonyms keep the spelling: a
-MAC becomes another MAC, and an address has one pseudonym in all spellings.
+MAC
+becomes another MAC, and an address has one pseudonym in all spellings.
 """
 
 import re
@@ -13,9 +14,7 @@ from ncclprobe.redact.pseudonyms import Pseudonyms
 from ncclprobe.redact.public import is_everyones, is_file, is_public, renamed
 
 _PRIVATE = r"(?:10|100|172|192)"
-"""The first parts of addresses that sites give themselves: other numbers joined by dashes, or five numbers, are
-versions.
-"""
+"""First parts of addresses that sites assign themselves: other dash-joined numbers, or five numbers, are versions."""
 _SPELLED = re.compile(
     r"(?i:guid)[\"']?[:=]?\s{0,16}(?:0[xX])?(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
     r"|(?<![0-9A-Fa-f-])(?P<dashed>[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f-])"
@@ -62,7 +61,7 @@ _PUBLISHERS = (
     " lightning-ai deepspeedai mellanox azure openai triton-lang docs blog api site nim hpc"
 )
 _PUBLIC_OWNERS = frozenset(_PUBLISHERS.split())
-"""Who publishes what all sites use."""
+"""Publishers of what all sites use."""
 
 _LOGGED_IN = re.compile(r"(?i:logged in as:?\s{1,2})([\w.-]{2,64})(?:\s\(([\w.-]{2,64})\))?")
 _LISTED = re.compile(
@@ -92,7 +91,7 @@ _HEADS = {
     **dict.fromkeys(("jobname", "name", "partition", "queue", "namespace", "reservation", "pod", "cluster"), "name"),
     **dict.fromkeys(("nodelist", "node", "host", "hostname", "from"), "host"),
 }
-"""What the cell below a word of a table's head is. `name` counts below heads of jobs, pods and users."""
+"""Role of the cells below a column heading. `name` counts below headings of jobs, pods and users."""
 _OF_NAMES = {"user", "account", "jobid", "ready", "namespace", "partition"}
 _RANGE = re.compile(r"(?<![\w.-])[a-z][a-z0-9-]{1,40}\[\d{1,6}[,-][\d,-]{1,200}\]")
 _PREFIXED = re.compile(
@@ -128,7 +127,7 @@ _CALLED = re.compile(
     rf"|(?(dotted){_SENTENCE_ENDS}|(?!)))))",
     re.MULTILINE,
 )
-"""Behind words of which a host is the object."""
+"""Words whose object is a host."""
 _SPEAKS = re.compile(
     rf"(?:(?<![\w./:@-])|(?<=://))({_BARE}):(?= ?(?:(?i:name or service not|temporary failure in name|unknown host"
     r"|host is down|no route to|connection (?:refused|timed out|reset|closed)|permission denied \(|tasks? \d"
@@ -141,7 +140,7 @@ _SPEAKS = re.compile(
     rf"|(?<=://)({_BARE})(?=/\w|:\d)",
     re.MULTILINE,
 )
-"""Before what is said of a host, or of a file on it."""
+"""A host, or a file on it, before a message about it."""
 _LISTED_HOSTS = re.compile(
     r"(?<!\w)(?:mpirun|mpiexec|prun|pdsh|clush|srun|sbatch|salloc|deepspeed|pbsdsh)\s(?:\S{1,80}\s{1,2}){0,12}?"
     rf"(?:-H|-w|--?hosts?)[\s=]{{1,2}}({_BARE}(?::\d{{1,4}})?(?:,{_BARE}(?::\d{{1,4}})?){{0,999}})"
@@ -169,13 +168,13 @@ _PASSWORD = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` without what a word before it calls a key or password, and what looks like one."""
+    """Remove what the word before it calls a key or password, and what looks like one."""
     kept = _PASSWORD.sub(lambda match: f"{match[1] or match[3]}…", text)
-    return _SAYS_SECRET.sub(lambda match: f"{match[1]}…" if _drawn(match[2]) else match[0], kept)
+    return _SAYS_SECRET.sub(lambda match: f"{match[1]}…" if _looks_random(match[2]) else match[0], kept)
 
 
-def _drawn(run: str) -> bool:
-    """Return whether a part of a word was drawn at random: letters and digits, or cases, take turns in it."""
+def _looks_random(run: str) -> bool:
+    """Return whether a part of a word looks random: letters and digits, or cases, alternate in it."""
     for part in re.split(r"[_/.-]", run):
         kinds = ["A" if each.isupper() else "a" if each.islower() else "0" for each in part]
         turns = sum(one != other for one, other in pairwise(kinds))
@@ -185,7 +184,7 @@ def _drawn(run: str) -> bool:
 
 
 def users(text: str) -> Iterator[str]:
-    """Yield the users whom a text names by form: in a home, a listing, a table, after ``~``, in a mail."""
+    """Yield the users that a text names by form: in a home, a listing, a table, after ``~``, in a mail."""
     for pattern in (_WINDOWS, _TILDE, _LISTED, _LOGGED_IN, _LOGS_IN):
         for match in pattern.finditer(text):
             yield from (name for name in match.groups() if name and not (pattern is _LOGS_IN and is_public(name)))
@@ -193,7 +192,7 @@ def users(text: str) -> Iterator[str]:
 
 
 def _tables(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the words below the heads of tables, as squeue, sacct and ps print them, and what each is."""
+    """Yield the cells below headings of tables, as squeue, sacct and ps print them, with their role."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
         by = "|" if line.count("|") > 1 else None
@@ -220,7 +219,7 @@ def names_by_form(text: str) -> Iterator[str]:
 
 
 def listed_nodes(text: str) -> Iterator[str]:
-    """Yield lists of nodes, as Slurm writes them."""
+    """Yield node lists in Slurm's notation."""
     yield from (
         match[0] for match in _RANGE.finditer(text) if not all(map(is_public, re.findall("[a-z]{2,40}", match[0])))
     )
@@ -228,7 +227,7 @@ def listed_nodes(text: str) -> Iterator[str]:
 
 
 def hosts_by_form(text: str) -> Iterator[str]:
-    """Yield hosts that a verb or a noun names, that begin a line, and names of a rack's place or of a host's rail."""
+    """Yield hosts after a verb or noun or at the start of a line, and names of a rack's place or of a host's rail."""
     placed = [match["host"] for match in _CALLED.finditer(text)] + [
         match[match.lastindex or 0] for match in _SPEAKS.finditer(text)
     ]
@@ -249,7 +248,7 @@ def is_all_public(name: str) -> bool:
 
 
 def is_numbered(word: str) -> bool:
-    """Return whether a word ends with a number of a row of things, and has letters that no public word has."""
+    """Return whether a word ends with a serial number of things, and has letters that no public word has."""
     own = [part for part in word.split("-") if not is_public(part)]
     letters = re.findall(r"[a-z]{2,31}", " ".join(own))
     return bool(re.search(r"(?:\d\d[ac-z]?|-[a-z]{0,8}\d|\d[a-z0-9]*-[a-z0-9]+)$", word)) and not all(
@@ -258,13 +257,13 @@ def is_numbered(word: str) -> bool:
 
 
 def owners(text: str) -> Iterator[str]:
-    """Yield who owns a repository that a text names: the name may appear elsewhere too."""
+    """Yield the owners of repositories that a text names: the name may appear elsewhere too."""
     found = (match["owner"] for match in _OWNED.finditer(text) if match["owner"])
     return (name for name in found if name.lower() not in _PUBLIC_OWNERS)
 
 
 class Spellings:
-    """Replaces addresses in their spellings, and who owns a bucket, a repository or an account."""
+    """Replaces addresses in all spellings, and the owners of buckets, repositories and accounts."""
 
     def __init__(self, new: Pseudonyms) -> None:
         self._new = new
@@ -289,7 +288,7 @@ class Spellings:
         }
 
     def text(self, text: str) -> str:
-        """Return `text` with each of them replaced."""
+        """Replace each of them in `text`."""
         text = _PERSON.sub(self._person, text)
         mail = _ENCODED.sub(lambda match: f"{self._new.user(match[1])}%40{self._new.host(match[2])}", text)
         return _SPELLED.sub(self._spelled, _OWNED.sub(self._owned, mail))
@@ -300,7 +299,7 @@ class Spellings:
         return match[0][:start] + self._of[kind](match[kind]) + match[0][start + len(match[kind]) :]
 
     def _person(self, match: "re.Match[str]") -> str:
-        """Replace the words from the first that begins with a capital."""
+        """Replace the words from the first capitalised one."""
         words = match["name"].split()
         first = next((at for at, word in enumerate(words) if word.strip('"')[:1].isupper()), -1)
         return " ".join([*words[:first], self._new.user(" ".join(words[first:])), ""]) if first >= 0 else match[0]
@@ -355,13 +354,13 @@ class Spellings:
 
 
 def little(pseudonyms: Pseudonyms, digits: str) -> str:
-    """Replace an address as /proc/net/tcp has it: one or four numbers of 32 bits in this processor's order."""
-    value = int(_swapped(digits), 16)
+    """Replace an address as in /proc/net/tcp: one or four 32-bit numbers in this processor's byte order."""
+    value = int(_swap_bytes(digits), 16)
     new = pseudonyms.ipv4(IPv4Address(value)) if len(digits) == 8 else pseudonyms.ipv6(IPv6Address(value))
-    return _swapped(f"{int(new):0{len(digits)}X}")
+    return _swap_bytes(f"{int(new):0{len(digits)}X}")
 
 
-def _swapped(digits: str) -> str:
+def _swap_bytes(digits: str) -> str:
     """Reverse the byte order of 32-bit numbers in hexadecimal."""
     words = (digits[at : at + 8] for at in range(0, len(digits), 8))
     return "".join(bytes.fromhex(word)[::-1].hex().upper() for word in words)
