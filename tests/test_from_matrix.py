@@ -58,7 +58,7 @@ def said(links: Links, gpus: int = 8) -> list[str]:
 def test_nothing_is_said_of_a_healthy_server() -> None:
     assert said(server()) == []
     assert said(server(4, "NV4"), 4) == []
-    assert said(server(2, "SYS"), 2) == ["note nvl.links 2 GPUs: no NVLink connects them; every pair is SYS"]
+    assert said(server(2, "SYS"), 2) == ["note nvl.links 2 GPUs: no NVLink connects them: every pair is SYS"]
 
 
 def test_a_gpu_with_fewer_nvlinks_than_its_siblings_is_found_behind_nvswitches() -> None:

@@ -381,11 +381,11 @@ SAYS = {
     ),
     "a rail that is down": (
         RAILS.replace("ens3f0np0 UP", "ens3f0np0 DOWN"),
-        "ens3f0np0 is DOWN; 7 of its 7 siblings are up",
+        "ens3f0np0 is DOWN, but 7 of its 7 siblings are up",
     ),
     "a rail without an address": (
         RAILS.replace("10.0.6.5/24 ", ""),
-        "ens6f0np0 has no IPv4 address; 7 of its 7 siblings",
+        "ens6f0np0 has no IPv4 address, but 7 of its 7 siblings",
     ),
     "a slow slot of a NIC": (
         NIC_SLOT.format(speed=8, width=16),
@@ -444,7 +444,7 @@ SAYS = {
         + "".join(f"\t Link {n}: {'<inactive>' if n in (3, 5) else '25.781 GB/s'}\n" for n in range(6)),
         "WARN GPU3: 4 NVLinks are up, links 3, 5 down",
     ),
-    "no NVLink": (MATRIX.replace("NV18", "SYS"), "notes: 2 GPUs: no NVLink connects them; every pair is SYS"),
+    "no NVLink": (MATRIX.replace("NV18", "SYS"), "notes: 2 GPUs: no NVLink connects them: every pair is SYS"),
     "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is the loopback interface"),
     "quotation marks in a value": (
         '$ cat n.list\nNCCL_IB_HCA="mlx5_0"\n$ docker run --env-file n.list image\n',

@@ -123,7 +123,10 @@ SAYS = {
         PERFORMANCE % "Not Active" + PERFORMANCE % "Active",
         "WARN gpu.clocks GPU1 it is too hot",
     ),
-    "a fabric by a filter": ("    Fabric\n        State : Not Started\n", "the NVLink fabric was not started"),
+    "a fabric by a filter": (
+        "    Fabric\n        State : Not Started\n",
+        "it has not begun to register with the NVLink fabric",
+    ),
     "peers without access": (LISTED + P2P.replace("%s", "CNS"), "FAIL gpu.p2p GPU0 and GPU[1-7]"),
     "a kernel's panic": (
         "[   9.000000] x: y\n[  10.000000] Kernel panic - not syncing: Fatal exception\n",

@@ -113,8 +113,8 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. 
 ASKED = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 1 has a total capacity of 79.11 GiB of "
 ASKED += "which {} is free."
 LIMIT = (
-    "the process may take no more of a GPU's memory, although {} GiB are free: a limit of its own "
-    "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"
+    "the process may not use more of a GPU's memory, although {} GiB are free: it has its own limit "
+    "(set_per_process_memory_fraction, max_split_size_mb), or its MIG instance has one"
 )
 
 

@@ -177,12 +177,12 @@ def nics_counted(named: NamedMachine | Absent) -> bool:
     applies=nics_counted,
 )
 def nics_given(named: NamedMachine, settings: Settings) -> Iterator[Finding]:
-    """A container does not get all NICs of its machine.
+    """A container gets fewer NICs than its machine has.
 
-    Right: A container gets the NICs of its GPUs.
+    Right: A container gets all NICs of its GPUs.
     Why: NCCL uses only the NICs that it sees in the container. A p5.48xlarge has 32 EFA devices of 100 Gb/s, and each
-    that the pod does not ask for takes its share of the bandwidth between nodes.
-    Fix: ask for as many devices as the machine has for these GPUs, in `limits` and `requests`.
+    device that the pod does not request costs its share of the bandwidth between nodes.
+    Fix: request as many devices as the machine has for these GPUs, in `limits` and `requests`.
     """
     machine = machine_named(named.type) if named.type else None
     if machine is None or not machine.links.nics or machine.links.network in (None, "sockets", "tcpx", "tcpxo"):
@@ -205,7 +205,7 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
     Right: This node's clock is synchronised.
     Why: a wrong clock does not break an NCCL job. But hangs are found by comparing the logs of several nodes, and
     without synchronised clocks their times cannot be compared.
-    Fix: `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the offset.
+    Fix: run `systemctl enable --now chronyd` (or systemd-timesyncd). `chronyc tracking` shows the offset.
     """
     if not sync.synchronized:
         message = "no service synchronises the kernel's clock"

@@ -178,7 +178,7 @@ def _unlinked(gpus: Gpus, pci: Pci, evidence: str) -> Iterator[Finding]:
     words = machine_topology(pci, gpus, NvLinks(((),) * len(gpus.all)), Fabric()).smi
     paths = sorted({word for pair, word in words.items() if word and pair[0] != pair[1]})
     if paths:
-        message = f"no NVLink connects them; every pair is {' or '.join(paths)}"
+        message = f"no NVLink connects them: every pair is {' or '.join(paths)}"
         yield note(f"{len(gpus.all)} GPUs", message, evidence=evidence)
 
 
@@ -371,11 +371,11 @@ def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
 def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Iterator[Finding]:
     evidence = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
     if fabric.state == "not-started":
-        message = "its registration with the NVLink fabric was not started"
+        message = "it has not begun to register with the NVLink fabric"
         if switched:
             yield fail(name, f"{message}, although links to NVSwitches are up", **NODE, evidence=evidence)
         else:
-            yield note(name, f"{message}; no link leads to an NVSwitch", evidence=evidence)
+            yield note(name, f"{message}; none of its links leads to an NVSwitch", evidence=evidence)
     elif fabric.state == "completed" and fabric.status:
         message = f"its registration with the NVLink fabric failed (NVML error {fabric.status})"
         yield fail(name, message, **NODE, evidence=evidence)

@@ -206,9 +206,9 @@ _MADE_FOR = {
 def topo_name(
     settings: Settings, gpus: Gpus | Absent, described: NamedMachine | Absent = NOT_NAMED
 ) -> Iterator[Finding]:
-    """The name of NCCL_TOPO_FILE is that of a machine type with other GPUs.
+    """NCCL_TOPO_FILE is named after a machine type with other GPUs.
 
-    Right: The name of NCCL_TOPO_FILE does not belong to a machine type with other GPUs.
+    Right: NCCL_TOPO_FILE is not named after a machine type with other GPUs.
     Why: NCCL reads the positions of GPUs and NICs from this file. With a file for another machine type it pairs the
     wrong ones, and the job is slow without any message.
     Fix: use the file for this machine type, or unset the variable.

@@ -346,8 +346,9 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
                 entry.name, "is 0, which means no timeout, so a lost packet hangs the job", as_evidence(entry)
             )
         elif entry.name == "NCCL_IB_RETRY_CNT" and 0 <= reading.value < default:
-            message = f"is {reading.value}, below the default {default}: a packet lost {reading.value + 1} times"
-            yield jobs_warn(entry.name, f"{message} in a row ends the job", as_evidence(entry))
+            lost = f"packet lost {reading.value + 1} times in a row" if reading.value else "single lost packet"
+            message = f"is {reading.value}, below the default {default}: a {lost} ends the job"
+            yield jobs_warn(entry.name, message, as_evidence(entry))
 
 
 _DSCP_OF_ROCE = 26

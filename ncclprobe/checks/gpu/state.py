@@ -279,9 +279,9 @@ def limits(gpus: Gpus) -> Iterator[Finding]:
     """A GPU has lower limits than its siblings or its model's defaults, or is close to its slowdown temperature.
 
     Right: No GPU has a lower power limit or lower clocks than its siblings, or is hot enough to slow down.
-    Why: every collective and every step waits for the slowest GPU. A limit set by hand, or by a script for one GPU,
-    remains until the driver is reloaded, and no message reports it. A GPU that is already near its slowdown temperature
-    before the job reaches it during the job.
+    Why: every step of a job waits for the slowest GPU. A limit set by hand, or by a script for one GPU, remains until
+    the driver is reloaded, and no message reports it. A GPU that is already near its slowdown temperature before the
+    job reaches it during the job.
     Fix: as root, run `nvidia-smi -i N -pl WATTS` with the default that `nvidia-smi -q -d POWER` shows, and `nvidia-smi
     -i N -rac` and `-rgc` for the clocks. If a GPU is hot, check fans, inlet temperature and airflow.
     """

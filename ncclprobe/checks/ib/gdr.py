@@ -220,9 +220,9 @@ def gdr_by_text(named: NamedMachine, direct: GpuDirect, settings: Settings) -> I
     """A pasted text shows that the kernel has no GPUDirect RDMA.
 
     Right: A pasted text shows that the kernel supports GPUDirect RDMA.
-    Why: without a peer-memory module, and without DMA-BUF (NVIDIA's open kernel module on Linux >= 5.12), every byte
-    is copied through host memory.
-    Fix: run modprobe nvidia-peermem on every node, and load it at boot.
+    Why: without a peer-memory module, and without DMA-BUF (NVIDIA's open kernel module on Linux >= 5.12), every byte is
+    copied through host memory.
+    Fix: run modprobe nvidia-peermem on every node, and configure it to load at boot.
     """
     available = kernel_support(direct, settings, None, (12, 0))
     if available.works is None:
@@ -250,8 +250,8 @@ def nics_by_text(named: NamedMachine, fabric: Fabric) -> Iterator[Finding]:
     """A pasted text lists fewer NICs than its machine type has.
 
     Right: A pasted text lists all NICs of its machine type.
-    Why: NCCL leaves out a NIC that has fallen off the bus, or that a container does not get, without a message. Its
-    GPUs then share the NICs of others.
+    Why: NCCL silently ignores a NIC that fell off the bus or that a container does not get. Its GPUs then share the
+    NICs of others.
     Fix: compare `lspci | grep -i -E "mellanox|amazon"` with a healthy node, and the kernel log for the missing device.
     """
     machine = machine_named(named.type)

@@ -62,16 +62,16 @@ def _odd(own: Sequence[Interface]) -> Iterator[Finding]:
     with_address = [each for each in up if each.subnets]
     most = Counter(each.mtu for each in up).most_common(1)[0][0] if up else 0
     cases = (
-        ([each for each in own if not each.running], up, "is DOWN; {} of its {} siblings are up"),
+        ([each for each in own if not each.running], up, "is DOWN, but {} of its {} siblings are up"),
         (
             [each for each in up if not each.subnets],
             with_address,
-            "has no IPv4 address; {} of its {} siblings have one",
+            "has no IPv4 address, but {} of its {} siblings have one",
         ),
         (
             [each for each in up if each.mtu < most],
             [each for each in up if each.mtu == most],
-            f"has a smaller MTU; {{}} of its {{}} siblings have {most}",
+            f"has a smaller MTU: {{}} of its {{}} siblings have {most}",
         ),
     )
     for odd, usual, words in cases:

@@ -22,7 +22,7 @@ from ncclprobe.model.values import grouped, replace
 _HANDSHAKE = "check that all nodes run the same ncclprobe and that there is no proxy between them"
 _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
     "resolve": (
-        "did not resolve",
+        "the name did not resolve",
         "job",
         "fix-job",
         "give rank 0's IP address, or a name that resolves on this node",

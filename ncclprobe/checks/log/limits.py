@@ -215,8 +215,8 @@ def _full(text: str) -> str:
     if asked is None or free is None or free - asked < _SPARE_GIB:
         return f"{whose} is full{more}"
     return (
-        f"the process may take no more of a GPU's memory, although {free:.0f} GiB are free: a limit of its own "
-        "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"
+        f"the process may not use more of a GPU's memory, although {free:.0f} GiB are free: it has its own limit "
+        "(set_per_process_memory_fraction, max_split_size_mb), or its MIG instance has one"
     )
 
 

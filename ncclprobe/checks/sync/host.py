@@ -303,8 +303,8 @@ def _shape(tree: Pci, cpus: Cpus) -> _Shape:
     for device in (*tree.of("gpu"), *tree.of("nic")):
         if not isinstance(device.place, Absent):
             levels = len(device.place.switches)
-            where = f"{levels} switch{'' if levels == 1 else 'es'} below NUMA node {device.numa_node}"
-            what = f"{device.identity.kind} {where}"
+            where = f"behind {levels} switch{'' if levels == 1 else 'es'} at" if levels else "directly at"
+            what = f"{device.identity.kind} {where} NUMA node {device.numa_node}"
             roots.setdefault(device.place.root, []).append(what)
     numa = tuple(len(node.cpus) for node in cpus.numa)
     return _Shape(numa, tuple(sorted(tuple(sorted(here)) for here in roots.values())))

@@ -339,9 +339,10 @@ def _compared(name: str, ports: dict[str, RoceMarks]) -> Iterator[Finding]:
 def _words(marks: RoceMarks) -> str:
     """Return what is known of a port; what its driver does not show is not held against it."""
     words = [] if isinstance(marks.traffic_class, Absent) else [marks.traffic_class or "no traffic class"]
-    for what, priorities in (("slows down by ECN", marks.slows), ("notifies", marks.notifies)):
+    for what, priorities in (("slows down on ECN for", marks.slows), ("sends ECN notifications for", marks.notifies)):
         if not isinstance(priorities, Absent):
-            words.append(f"{what} on {', '.join(map(str, priorities)) or 'no priority'}")
+            listed = " and ".join(map(str, priorities))
+            words.append(f"{what} priority {listed}" if listed else f"{what} no priority")
     return ", ".join(words)
 
 
