@@ -109,28 +109,25 @@ def test_every_layer_has_a_remedy_of_its_own(outcome: str) -> None:
     assert finding.evidence
 
 
-def test_rank_0_itself_is_not_asked_how_it_reached_rank_0() -> None:
-    verdict = judged(meeting.master_reach, {Launch: TWO_NODES, Master: FAR, Reach: Absent("not measured")})
-    assert verdict.status is Status.SKIP
+OTHERWISE_SAID = replace(SEEN, outcome="resolve"), replace(SEEN, outcome="refused")
 
 
-def test_a_name_that_does_not_resolve_is_said_by_the_check_of_names_alone() -> None:
-    facts = {Launch: NODE1, Master: Master("node0", failure="unknown"), Reach: replace(SEEN, outcome="resolve")}
-    assert judged(meeting.master_reach, facts).status is Status.SKIP
-
-
-def test_a_loopback_address_is_said_by_the_check_of_loopback_alone() -> None:
-    facts = {Launch: NODE1, Master: Master("node0", ("127.0.1.1",)), Reach: replace(SEEN, outcome="refused")}
-    assert judged(meeting.master_reach, facts).status is Status.SKIP
-
-
-def test_a_node_that_should_have_called_and_does_not_say_how_is_unknown() -> None:
-    verdict = judged(meeting.master_reach, {Launch: NODE1, Master: FAR})
-    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
-
-
-def test_a_node_that_got_through_passes() -> None:
-    assert judged(meeting.master_reach, {Launch: NODE1, Master: FAR, Reach: SEEN}).status is Status.PASS
+@each_row(
+    ("facts", "status"),
+    [
+        ({Launch: TWO_NODES, Master: FAR, Reach: Absent("not measured")}, Status.SKIP),
+        ({Launch: NODE1, Master: Master("node0", failure="unknown"), Reach: OTHERWISE_SAID[0]}, Status.SKIP),
+        ({Launch: NODE1, Master: Master("node0", ("127.0.1.1",)), Reach: OTHERWISE_SAID[1]}, Status.SKIP),
+        ({Launch: NODE1, Master: FAR}, Status.UNKNOWN),
+        ({Launch: NODE1, Master: FAR, Reach: SEEN}, Status.PASS),
+    ],
+    ids=["rank 0 itself", "a name of the check of names", "loopback of its own check", "not said", "got through"],
+)
+def test_only_a_node_that_should_have_called_is_asked_how_it_reached_rank_0(
+    facts: dict[type, Any], status: Status
+) -> None:
+    verdict = judged(meeting.master_reach, facts)
+    assert (verdict.status, verdict.required or status is not Status.UNKNOWN) == (status, True)
 
 
 def test_two_nodes_with_one_node_rank_are_one_finding_however_many_ranks_they_claim() -> None:
@@ -194,26 +191,20 @@ def test_ranks_that_were_waited_for_and_did_not_speak_are_told() -> None:
     assert (verdict.status, verdict.findings[0].nodes) == (Status.FAIL, ("n0",))
 
 
-def test_missing_nodes_have_the_schedulers_names() -> None:
-    assert missing(four(0, 2)) == ("gpu02", "gpu04")
-    assert missing(four(0, 1, 2, 3)) == ()
-
-
-def test_missing_nodes_without_names_have_their_numbers() -> None:
-    assert missing(four(0, 3, names=())) == ("node 1", "node 2")
-
-
-def test_nodes_that_do_not_know_their_rank_are_found_by_name() -> None:
-    assert missing(Every({"gpu01.cluster": replace(FOUR, node_rank=None), "gpu03": FOUR})) == ("gpu02", "gpu04")
-
-
-def test_where_nothing_is_known_of_the_others_they_are_counted() -> None:
-    assert missing(Every({"a": replace(FOUR, node_rank=None, names=())})) == ("?", "?", "?")
-
-
-def test_one_node_with_a_world_of_its_own_does_not_decide_how_many_are_missing() -> None:
-    launches = {**four(0, 1, 2, 3).by_node, "gpu03": replace(FOUR, node_rank=2, nnodes=4096)}
-    assert missing(Every(launches)) == ()
+@each_row(
+    ("launches", "nodes"),
+    [
+        (four(0, 2), ("gpu02", "gpu04")),
+        (four(0, 1, 2, 3), ()),
+        (four(0, 3, names=()), ("node 1", "node 2")),
+        (Every({"gpu01.cluster": replace(FOUR, node_rank=None), "gpu03": FOUR}), ("gpu02", "gpu04")),
+        (Every({"a": replace(FOUR, node_rank=None, names=())}), ("?", "?", "?")),
+        (Every({**four(0, 1, 2, 3).by_node, "gpu03": replace(FOUR, node_rank=2, nnodes=4096)}), ()),
+    ],
+    ids=["the scheduler's names", "none", "numbers", "by name", "counted", "one with a world of its own"],
+)
+def test_missing_nodes_have_their_names_else_their_numbers(launches: Every[Launch], nodes: tuple[str, ...]) -> None:
+    assert missing(launches) == nodes
 
 
 def test_a_node_count_without_end_is_not_believed() -> None:

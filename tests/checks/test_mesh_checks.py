@@ -52,12 +52,17 @@ def test_a_firewall_on_one_node_is_that_nodes_and_one_direction(nodes: int) -> N
     assert subjects(nodes, fails(lambda one, _: one == 2)) == [("n2", ("n2",), "node")]
 
 
-def test_one_pair_is_a_path_and_neither_of_its_nodes() -> None:
-    assert subjects(8, fails(lambda *ends: set(ends) == {2, 5})) == [("n2 <-> n5", ("n2", "n5"), "fabric")]
-
-
-def test_one_direction_of_a_pair_is_named_from_and_to() -> None:
-    assert subjects(8, fails(lambda *ends: ends == (5, 2))) == [("n5 -> n2", ("n5", "n2"), "fabric")]
+@each_row(
+    ("nodes", "when", "named"),
+    [
+        (8, lambda *ends: set(ends) == {2, 5}, ("n2 <-> n5", ("n2", "n5"), "fabric")),
+        (8, lambda *ends: ends == (5, 2), ("n5 -> n2", ("n5", "n2"), "fabric")),
+        (2, lambda *_: True, ("n0 <-> n1", ("n0", "n1"), "fabric")),
+    ],
+    ids=["a pair is a path", "one direction", "of two nodes neither is at fault"],
+)
+def test_a_path_is_named_and_neither_of_its_nodes(nodes: int, when: Any, named: tuple[str, ...]) -> None:
+    assert subjects(nodes, fails(when)) == [named]
 
 
 @each_row("outcome", ["filtered", "silent"])
@@ -67,10 +72,6 @@ def test_one_call_without_an_answer_by_one_node_is_no_evidence(outcome: str) -> 
         found(once)
     refused = fleet(8, lambda *ends: {"outcome": "refused", "tries": 1} if ends == (5, 2, "nccl0") else None)
     assert [finding.subject for finding in found(refused)] == ["n5 -> n2"]
-
-
-def test_of_two_nodes_neither_can_be_told_to_be_at_fault() -> None:
-    assert subjects(2, fails(lambda *_: True)) == [("n0 <-> n1", ("n0", "n1"), "fabric")]
 
 
 def test_where_nothing_connects_no_node_is_at_fault() -> None:
