@@ -1,14 +1,17 @@
 """What is work between two looks at a rank, and which bytes are not its program's."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.files.ras import RasAnswer
 from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
+from ncclprobe.logs.job.calls import confirmed, launched
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 
@@ -171,3 +174,11 @@ def test_a_loop_is_told_from_work_by_new_memory_for_its_processor_time() -> None
     for after, word in rows:
         found = job(records=records, states=states, later_of={0: after})
         assert (found.answer.word, found.classes[0].ranks) == (word, (0,)), after
+
+
+def test_what_ras_said_at_one_of_two_looks_alone_confirms_nothing() -> None:
+    once, again = RasAnswer("a", launched=((1, 5), (2, 5), (3, 5))), RasAnswer("b", launched=((1, 5), (2, 6), (4, 9)))
+    rows = [(UNASKED, once), (once, UNASKED), (UNASKED, UNASKED), (once, again)]
+    looks: list[Any] = [SimpleNamespace(first=SimpleNamespace(ras=a), second=SimpleNamespace(ras=b)) for a, b in rows]
+    assert [confirmed(each) for each in looks] == [None, None, None, again]
+    assert [launched(each) for each in looks] == [frozenset(), frozenset(), frozenset(), frozenset({2})]
