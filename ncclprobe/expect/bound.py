@@ -15,7 +15,7 @@ from ncclprobe.expect import network
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import DATA, LATEST
-from ncclprobe.expect.recognise import connected, expectation_context
+from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.expect.tuner.cost import FUNCTIONS
@@ -36,7 +36,9 @@ from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl import networks
+from ncclprobe.nccl.gpudirect import nearest_nics, user_level
 from ncclprobe.nccl.hcas import gbps
+from ncclprobe.nccl.paths import PathType, connected
 from ncclprobe.nccl.selection import choose
 from ncclprobe.nccl.values import SLOWING
 
@@ -55,13 +57,14 @@ _SLOT_PAYLOAD = 1.1
 
 
 class _Healthy(Struct, frozen=True):
-    """The machine without the fault, and the ranks of the job."""
+    """The machine without the fault, the ranks of the job, their bandwidth, and the path from each GPU to its NIC."""
 
     system: NodeSystem
     machine: MachineType | None
     version: NcclVersion
     shape: Shape
     GBps: float
+    nearest: tuple[PathType, ...] = ()
 
 
 def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
@@ -110,7 +113,8 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     whole = expectation(OP, NBYTES, shape, here.system, machine=here.machine, version=version)
     if whole is None:
         return Absent("no bandwidth expectation is known for this machine")
-    healthy = _Healthy(here.system, here.machine, version, shape, whole.value)
+    near = nearest_nics(*(facts.get(kind, Absent("not asked")) for kind in (Gpus, Pci, Fabric)))
+    healthy = _Healthy(here.system, here.machine, version, shape, whole.value, tuple(near))
     settings = learned(facts, Settings) or Settings()
     choices = choose(Snapshot("", {**facts, Settings: settings}))
     right = _prescribed(facts, settings, choices)
@@ -153,7 +157,9 @@ def _prescribed(facts: Mapping[type, Any], settings: Settings, choices: Choices)
 
 def most(healthy: _Healthy, choices: Choices, settings: Settings) -> float:
     """Return the lowest of all limits, in GB/s. `choices` are what NCCL would use, `settings` the job's."""
-    kept = pinned(settings, healthy.version)
+    kept, level = pinned(settings, healthy.version), user_level(settings, "NCCL_NET_GDR_LEVEL", healthy.version)
+    if level and healthy.nearest and not choices.gpudirect.chosen and level.path < min(healthy.nearest):
+        kept = replace(kept, gdr=level.origin)  # it is not known which ports NCCL takes, but none is near enough
     return min(limits(healthy, choices, kept), default=float("inf"))
 
 

@@ -37,7 +37,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.snapshot import Absent, learned
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.nccl.paths import Topology, device_topology
+from ncclprobe.nccl.paths import Topology, connected, device_topology
 
 AMAZON = 0x1D0F
 NIC_PATHS: tuple[NicPath, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -165,15 +165,6 @@ def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
 def _has_equal_bridges(peers: Sequence[set[str]]) -> bool:
     """Return whether GPUs are fully joined in groups of equal size: a bridge of H200 NVL has four."""
     return {len(group) for group in connected(peers)} == {len(ends) + 1 for ends in peers}
-
-
-def connected(links: Iterable[set[str]]) -> list[set[str]]:
-    """Return the groups that links join, each a set of its ends."""
-    groups: list[set[str]] = []
-    for ends in links:
-        near = [group for group in groups if group & ends]
-        groups = [group for group in groups if not group & ends] + [ends.union(*near)]
-    return groups
 
 
 def _active_links(facts: Facts) -> list[list[NvLink]]:

@@ -18,14 +18,16 @@ from typing import Literal, NamedTuple
 
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import PATHS, GpuDirect
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
+from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.nccl_selection import NvlsChoice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
-from ncclprobe.nccl.paths import PathType, Topology
+from ncclprobe.nccl.paths import PathType, Topology, device_topology
 from ncclprobe.nccl.values import read_level, read_setting
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
@@ -200,6 +202,16 @@ def decide(
             else:
                 found.append(_decide((gpu, nic), relay, path, counts[path], level, sends[gpu]))
     return tuple(found)
+
+
+def nearest_nics(gpus: Gpus | Absent, pci: Pci | Absent, fabric: Fabric | Absent) -> list[PathType]:
+    """Return the distance from each GPU to its nearest NIC; none if it is not known."""
+    if isinstance(gpus, Absent) or isinstance(pci, Absent) or isinstance(fabric, Absent):
+        return []
+    nics = {device.name: normal(device.pci) for device in fabric.devices if isinstance(device.pci, str)}
+    paths = device_topology(pci, gpus, Absent("not asked"), nics).paths
+    rows = [[path for nic in nics if (path := paths.get((f"GPU{gpu.index}", nic)))] for gpu in gpus.all]
+    return [min(row) for row in rows if row]
 
 
 def _decide(

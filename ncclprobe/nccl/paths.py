@@ -409,3 +409,12 @@ def _words(topology: Topology, gpu: str, unread: Collection[str]) -> dict[str, s
     unknown = {end for end in ends if end in topology.gpus and (gpu in unread or end in unread)}
     found = {end: None if end in unknown else topology.paths[gpu, end] for end in ends}
     return {end: path.name if path is not None else None for end, path in found.items()}
+
+
+def connected(links: Iterable[set[str]]) -> list[set[str]]:
+    """Return the groups that links join, each a set of its ends."""
+    groups: list[set[str]] = []
+    for ends in links:
+        near = [group for group in groups if group & ends]
+        groups = [group for group in groups if not group & ends] + [ends.union(*near)]
+    return groups

@@ -33,7 +33,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.pci import Pci, normal
+from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Finding
@@ -41,7 +41,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
-from ncclprobe.nccl.gpudirect import gdr_level, nvls, supported, user_level
+from ncclprobe.nccl.gpudirect import gdr_level, nearest_nics, nvls, supported, user_level
 from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.networks import efa_ports, ofi_plugin_named, other_provider
 from ncclprobe.nccl.paths import PathType, device_topology
@@ -184,7 +184,7 @@ def gdr_off(
     if asked is None:
         return
     usual = gdr_level(PLAIN, version).path
-    nearest = _nearest(gpus, pci, fabric)
+    nearest = nearest_nics(gpus, pci, fabric)
     far = [path for path in nearest if asked.path < path <= usual]
     shown = evidence(settings, "NCCL_NET_GDR_LEVEL")
     if far:
@@ -194,16 +194,6 @@ def gdr_off(
     elif asked.path is PathType.LOC and not nearest:
         message = f"is {settings.get('NCCL_NET_GDR_LEVEL')!r}, so no NIC is near enough for GPUDirect RDMA"
         yield jobs_warn("NCCL_NET_GDR_LEVEL", message, shown)
-
-
-def _nearest(gpus: Gpus | Absent, pci: Pci | Absent, fabric: Fabric | Absent) -> list[PathType]:
-    """Return the distance from each GPU to its nearest NIC; none if it is not known."""
-    if isinstance(gpus, Absent) or isinstance(pci, Absent) or isinstance(fabric, Absent):
-        return []
-    nics = {device.name: normal(device.pci) for device in fabric.devices if isinstance(device.pci, str)}
-    paths = device_topology(pci, gpus, UNSEEN, nics).paths
-    rows = [[path for nic in nics if (path := paths.get((f"GPU{gpu.index}", nic)))] for gpu in gpus.all]
-    return [min(row) for row in rows if row]
 
 
 _NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
