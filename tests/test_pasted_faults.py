@@ -71,6 +71,21 @@ SAYS = {
     ),
 }
 SILENT = {
+    "RoCE NICs on a board of any maker": "# HGX H100\n"
+    + "".join(f"mlx5_{n} port 1 ==> rdma{n} (Up)\n" for n in range(8)),
+    "a pod": "kind: Pod\nn: p5.48xlarge\nl: {nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32}\nmountPath: /dev/shm",
+    "a table of GIDs that is cut": (
+        "$ show_gids | head -4\n"
+        + "".join(
+            f"mlx5_{n} 1 {index} {gid} v2 rdma{n}\n"
+            for n, index, gid in (
+                (0, 0, "fe80:0000:0000:0000:1270:fdff:feb2:4cc2"),
+                (0, 3, "0000:0000:0000:0000:0000:ffff:c0a8:1014"),
+                (1, 0, "fe80:0000:0000:0000:1270:fdff:feb2:4cc3"),
+            )
+        )
+        + "$ env\nNCCL_IB_GID_INDEX=3\nNCCL_DEBUG=WARN\n"
+    ),
     "a list of all GPUs": "# p5.48xlarge\n" + LISTED,
     "a list that is cut": "# p5.48xlarge\n$ nvidia-smi -L | head -7\n" + LISTED.partition("GPU 7")[0],
     "UUIDs that are blackened": re.sub(r"GPU-\d+", "GPU-xxxx", LISTED),

@@ -64,8 +64,9 @@ def forms(text: str) -> dict[str, dict[str, Answers]]:
     lines = [_COLOURS.sub("", line).rstrip("\r ") for line in unwrapped(text).splitlines()[:_MOST_LINES]]
     found: dict[str, dict[str, Answers]] = {}
     for host, own in _lines_by_host(_bare(lines)).items():
-        if answers := dict(_host_answers(own)):
-            found[host] = answers | ({"description": dict(said)} if (said := described(own)) else {})
+        answers, said = dict(_host_answers(own)), described(own)
+        if answers or '"given"' in str(said.get(NAMED, "")):
+            found[host] = answers | ({"description": dict(said)} if said else {})
         env = str(answers.get("settings", {}).get(_ENV, "{}"))
         if stated := faults(own, json.loads(env)):
             found.setdefault(host, {})["faults"] = dict(stated)

@@ -385,6 +385,10 @@ def _show_gids(lines: Sequence[str]) -> Answers:
         found["read", f"{folder}/gid_attrs/types/{index}"] = f"{'RoCE v2' if version == '2' else 'IB/RoCE v1'}\n"
         found["read", f"{folder}/gid_attrs/ndevs/{index}"] = netdev
         found["read", f"{folder}/link_layer"] = "Ethernet"
+    if len(tables) > 1 and len([*tables.values()][-1]) < max(map(len, tables.values())):  # a filter has cut it
+        device, port = tables.popitem()[0]
+        cut = f"/{device}/ports/{port}/"
+        found = {question: answer for question, answer in found.items() if cut not in str(question[1])}
     for (device, port), gids in tables.items():
         ports = [number for name, number in tables if name == device]
         found["list", f"{_IB}/{device}/ports"] = json.dumps(ports)
