@@ -48,6 +48,13 @@ WRONG = [
     (SMI + MATRIX, "NCCL_IB_HCA=mlx5_0", RUN, "FAIL", "only 1 of 8 equally fast NICs"),
     (MATRIX, "NCCL_IB_HCA=mlx4", RUN, "FAIL", "matches no port"),
     (MATRIX.replace("PIX", "PXB"), "NCCL_NET_GDR_LEVEL=PIX", RUN, "WARN", "prevents GPUDirect RDMA for 8 of 8 GPUs"),
+    (
+        "two nodes HGX H100\n" + MATRIX.replace("PIX", "PXB"),
+        "NCCL_NET_GDR_LEVEL=PIX",
+        RUN,
+        "WARN",
+        "GB/s at 1 GiB over",
+    ),
     (NETDEVS, f"NCCL_IB_HCA={SOME}", RUN, "WARN", "omits mlx5_6:1, mlx5_7:1, mlx5_8:1 of the same kind"),
     (SMI, "GLOO_SOCKET_IFNAME=^docker0", RUN, "FAIL", "is read as a name"),
     (SMI, "NCCL_COMM_ID=127.0.0.1:9000", RUN, "FAIL", "no other node can reach (2 nodes in the job)"),

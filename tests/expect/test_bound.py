@@ -17,14 +17,13 @@ from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings, merge
 from ncclprobe.model.findings import Severity, severity_of
 from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice, NetworkChoice
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import AttainableRate
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
@@ -80,7 +79,6 @@ def test_no_published_run_exceeds_the_bound_of_its_machine_by_more_than_a_tenth(
     assert {kind for kind, least in floors.items() if seen[kind] < least} == set(), seen
 
 
-GAP = Absent("not shown")
 COLLECTORS = discover("ncclprobe.facts", Collector, {"machine"})
 
 
@@ -164,18 +162,6 @@ def test_a_node_that_fell_back_to_sockets_is_priced_without_a_setting() -> None:
     fell, whole = collect.add_predictions(collect.add_choices([snapshot, healthy], checks), checks, Job(), 1)
     assert fell.facts[AttainableRate].lost() > 0.5
     assert AttainableRate not in whole.facts
-
-
-def test_a_level_below_every_nic_costs_although_no_port_is_known_to_be_up() -> None:
-    (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / "dgx-b200.jsonl"], COLLECTORS)
-    fabric = snapshot.facts[Fabric]
-    unknown = [replace(each, ports=tuple(replace(p, state=GAP) for p in each.ports)) for each in fabric.devices]
-    facts = {**snapshot.facts, Fabric: replace(fabric, devices=tuple(unknown))}
-    for level, costs_much in (("PIX", True), ("PXB", False)):
-        settings = merge(Environment({"NCCL_NET_GDR_LEVEL": level}), ())
-        found = bound.predicted({**facts, Settings: settings})
-        assert isinstance(found, AttainableRate)
-        assert (found.lost("NCCL_NET_GDR_LEVEL") > 0.1) == costs_much, level
 
 
 def test_half_fails_a_tenth_warns_and_less_is_a_note() -> None:
