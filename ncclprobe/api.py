@@ -360,8 +360,8 @@ def judge(
 ) -> JudgedLog:
     """Return the rows of an nccl-tests log, or of a report, judged by what their machine should reach.
 
-    `machine` and `capture` are as for :func:`expect`; without both the GPUs that the log names count. Raises
-    UsageError.
+    `machine` and `capture` are as for :func:`expect`; without both the GPUs that the log names count.
+    Raises UsageError.
     """
     from ncclprobe.commands.judged_log import Wanted, judged_file
     from ncclprobe.engine.expect_target import machine_of
