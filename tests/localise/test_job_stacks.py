@@ -6,7 +6,7 @@ from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.model.values import replace
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 from tests.localise.test_job import (
     IDLE,
     IN_ALL_REDUCE,
@@ -156,6 +156,21 @@ def test_a_rank_for_which_others_wait_no_longer_than_a_step_may_take_is_slow() -
     for still_s, word in ((5.0, "SLOW"), (10.0, "STUCK")):
         states = {0: (IDLE, later(IDLE, still_s=still_s)), 1: (IDLE, later(IDLE))}
         assert looked(states, stacks=stacks).answer.word == word
+
+
+def test_a_pause_that_came_back_before_and_a_rank_that_polls_are_given_time() -> None:
+    rows = [
+        ("all_reduce@940 all_reduce@960 all_reduce@980", IDLE, 7, "SLOW"),  # twice 20 s before
+        ("all_reduce@958 all_reduce@959 all_reduce@979 all_reduce@980", IDLE, 7, "STUCK"),  # once
+        ("all_reduce@988 all_reduce@989 all_reduce@990", SLEEPS, 7, "STUCK"),
+        ("all_reduce@988 all_reduce@989 all_reduce@990", SLEEPS, 9, "SLOW"),  # it woke
+        ("all_reduce@978 all_reduce@979 all_reduce@980", SLEEPS, 9, "STUCK"),
+    ]
+    for calls, state, switches, word in some(rows):
+        before, last = calls.rpartition(" ")[::2]
+        texts = {0: f"{before} {last.replace('@', '*@')}", 1: f"{before} {last.replace('@', '*@')}", 2: before}
+        states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (state, later(state, switches=switches))}
+        assert looked(states, recorded(texts, backend="gloo")).answer.word == word, calls
 
 
 def test_ranks_that_wait_for_a_lock_in_no_call_that_is_known_are_not_accused() -> None:

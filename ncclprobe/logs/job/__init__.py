@@ -27,6 +27,7 @@ from ncclprobe.logs.job.activity import (
     evidence,
     heard,
     may_wait_for_work,
+    pauses,
     received,
     waits_for_key,
     waits_outside,
@@ -66,6 +67,8 @@ _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 180.0}
 _INSIDE_LEAST_S, _INSIDE_NO_GPU_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 15.0, 60.0, 10.0
 """The same for a call that all ranks have entered, without GPUs whose kernels it may wait for, for ranks outside any
 call, and for how long these may be idle."""
+_POLLS_LEAST_S = 15.0
+"""How long others wait at least for a rank that asks again and again with pauses: it may be a server without work."""
 _SILENT_LEAST_S = 9.0
 """The same of such a call if nothing arrives over a connection."""
 _OF_USUAL, _OF_LONGEST = 3.0, 5.0
@@ -218,7 +221,8 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text
     changes = what == "spins" and rank.stacks and not rank.same_stack
-    long_enough = what in _LEAST_S and call.waited_s >= max(_LEAST_S[what], _OF_USUAL * call.usual_s)
+    polls = _POLLS_LEAST_S if pauses(rank) else 0.0
+    long_enough = what in _LEAST_S and call.waited_s >= max(_LEAST_S[what], polls, _OF_USUAL * call.usual_s)
     return "stuck outside" if long_enough and not changes else "slow, not stuck", text
 
 

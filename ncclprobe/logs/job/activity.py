@@ -340,6 +340,12 @@ def _polls(rank: RankView, child: Child) -> bool:
     return of_stack(rank.of_children.get(child.pid, ())).startswith(POLLS)
 
 
+def pauses(rank: RankView) -> bool:
+    """Return whether a rank sleeps, and woke between the looks."""
+    at = rank.second
+    return isinstance(at, LiveRank) and at.call == "nanosleep" and not rank.still
+
+
 def waits_for_key(rank: RankView) -> bool:
     """Return whether a rank waits for an answer of the job's store."""
     return isinstance(rank.second, LiveRank) and rank.second.file.startswith(_STORE)

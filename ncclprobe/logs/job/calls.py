@@ -295,7 +295,7 @@ def _line(job: LookedAt, entry: Entered, ranks: Sequence[int]) -> str:
 def _stalled_since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], missing: tuple[int, ...]) -> Stalled:
     dump = job.dump(entry.rank)
     between = sorted(gaps(dump)) if dump else []
-    usual_s = between[len(between) // 2] if between else 0.0
+    usual_s = max(between[len(between) // 2], between[-2] / 2 if len(between) > 1 else 0.0) if between else 0.0
     own = job.ranks.get(entry.rank)
     now_s = max(own.times, default=job.time_s) if own else job.time_s  # clocks of nodes need not agree
     over = entry.state in ("ended", "completed")
