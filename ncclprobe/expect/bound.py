@@ -31,7 +31,7 @@ from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
-from ncclprobe.model.nccl_selection import Choices, NetworkChoice
+from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice
 from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.values import Struct, replace
@@ -116,18 +116,16 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     near = nearest_nics(*(facts.get(kind, Absent("not asked")) for kind in (Gpus, Pci, Fabric)))
     healthy = _Healthy(here.system, here.machine, version, shape, whole.value, tuple(near))
     settings = learned(facts, Settings) or Settings()
-    choices = choose(Snapshot("", {**facts, Settings: settings}))
+    choices = _choose(facts, settings)
     right = _prescribed(facts, settings, choices)
     names = [name for name in settings.effective if name in SLOWING and name not in right]
     own = Settings({name: entry for name, entry in settings.effective.items() if name not in right})
-    free = min(
-        whole.value, most(healthy, choose(_replace_settings(facts, _drop_settings(settings, names))), Settings())
-    )
+    free = min(whole.value, most(healthy, _choose(facts, _drop_settings(settings, names)), Settings()))
     costs = {}
     for name in names:
         alone = Settings({name: settings.effective[name]})
         others = _drop_settings(settings, [each for each in names if each != name])
-        left = most(healthy, choose(_replace_settings(facts, others)), alone)
+        left = most(healthy, _choose(facts, others), alone)
         if left < free:
             costs[name] = _digits(left)
     now = min(whole.value, most(healthy, choices, own))
@@ -140,8 +138,12 @@ def _digits(rate: float) -> float:
     return float(f"{rate:.4g}")
 
 
-def _replace_settings(facts: Mapping[type, Any], settings: Settings) -> Snapshot:
-    return Snapshot("", {**facts, Settings: settings})
+def _choose(facts: Mapping[type, Any], settings: Settings) -> Choices:
+    """Return NCCL's choices with these settings. Sockets are unknown as the network if a port's state is."""
+    found, fabric = choose(Snapshot("", {**facts, Settings: settings})), learned(facts, Fabric)
+    unread = fabric is not None and any(isinstance(port.state, Absent) for port in fabric.ports)
+    sockets = any(each.name == "Socket" for each in found.network.chosen or ())
+    return replace(found, network=NOT_CHOSEN) if unread and sockets else found
 
 
 def _drop_settings(settings: Settings, names: list[str]) -> Settings:

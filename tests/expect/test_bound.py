@@ -17,13 +17,14 @@ from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings, merge
 from ncclprobe.model.findings import Severity, severity_of
 from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice, NetworkChoice
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import AttainableRate
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
@@ -162,6 +163,18 @@ def test_a_node_that_fell_back_to_sockets_is_priced_without_a_setting() -> None:
     fell, whole = collect.add_predictions(collect.add_choices([snapshot, healthy], checks), checks, Job(), 1)
     assert fell.facts[AttainableRate].lost() > 0.5
     assert AttainableRate not in whole.facts
+
+
+def test_nothing_is_lost_to_ports_whose_state_is_unknown_but_for_a_level_below_every_nic() -> None:
+    (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / "dgx-b200.jsonl"], COLLECTORS)
+    fabric, gap = snapshot.facts[Fabric], Absent("not shown")
+    unknown = [replace(each, ports=tuple(replace(p, state=gap) for p in each.ports)) for each in fabric.devices]
+    facts = {**snapshot.facts, Fabric: replace(fabric, devices=tuple(unknown))}
+    for value, severity in (("PIX", WARN), ("PXB", Severity.NOTE)):
+        settings = merge(Environment({"NCCL_NET_GDR_LEVEL": value}), ())
+        found = bound.predicted({**facts, Settings: settings})
+        assert isinstance(found, AttainableRate)
+        assert severity_of(found.lost("NCCL_NET_GDR_LEVEL")) == severity, value
 
 
 def test_half_fails_a_tenth_warns_and_less_is_a_note() -> None:
