@@ -33,6 +33,12 @@ def test_so_do_ipv6_addresses_and_gids(pair: tuple[int, int], octet: int) -> Non
     assert shared(*renamed, 128) == shared(first, second, 128)
 
 
+def test_addresses_of_all_and_of_oneself_stay_and_those_of_a_site_do_not() -> None:
+    every = [IPv6Address(text) for text in ("::1", "ff02::1", "ff05::1:3", "2001:db8::1", "fd00::7")]
+    new = Pseudonyms(b"k")
+    assert [new.ipv6(each) == each for each in every] == [True, True, True, False, False]
+
+
 @given(pair=near)
 def test_so_do_guids_and_macs(pair: tuple[int, int]) -> None:
     new = Pseudonyms(b"k")

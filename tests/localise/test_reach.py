@@ -104,7 +104,8 @@ def test_two_halves_of_a_fabric_are_a_split_not_many_pairs() -> None:
     bad = {(a, b) for a, b in everyone(8) if (a < 3) != (b < 3)}
     (culprit,) = blame(everyone(8), bad)
     assert (culprit.kind, culprit.nodes, culprit.tests) == ("split", (0, 1, 2), 30)
-    assert said(blame(everyone(8), bad | {(4, 5)})) == {("split", (0, 1, 2)), ("direction", (4, 5))}
+    beside = bad | spoilt("node", 4, 4, everyone(8))
+    assert said(blame(everyone(8), beside)) == {("split", (0, 1, 2)), ("node", (4,))}
 
 
 def test_a_node_that_fails_mostly_is_still_that_node() -> None:
