@@ -595,8 +595,8 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     """A control group gives the ranks too little CPU time.
 
     Right: No control group limits the ranks' CPU time too much.
-    Why: when the quota for a period (usually 100 ms) is used up, all threads of the group stop until the next period,
-    including NCCL's proxy threads, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
+    Why: when the quota for a period (usually 100 ms) is used up, all threads of the group stop until the next period.
+    NCCL's proxy threads stop too, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
     Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and set only a request.
     """
     if isinstance(cgroup.cpu, Absent):

@@ -107,9 +107,9 @@ def transport(
     Right: NCCL uses the fastest NICs that are up.
     Why: if a plugin is missing, or a setting excludes the fast NICs, NCCL silently falls back to sockets. They reach a
     tenth of the rate or less: 3 to 6 GB/s between nodes instead of 50 to 400. A job on one node is not affected.
-    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install a release of the network's plugin that
+    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER. Install a release of the network's plugin that
     this NCCL supports, and put its folder on LD_LIBRARY_PATH (/opt/amazon/ofi-nccl/lib on AWS, /usr/local/nvidia/lib64
-    or /usr/local/gib/lib64 on Google Cloud); give the container /dev/infiniband.
+    or /usr/local/gib/lib64 on Google Cloud). Give the container /dev/infiniband.
     """
     taken, nics = choices.network.chosen, choices.fast_nics.chosen
     if not taken or (nics is None and job.expect_nics is None):

@@ -93,8 +93,8 @@ def count(
     Right: All expected GPUs are present.
     Why: the launcher starts one rank per expected GPU. A rank without a GPU fails or shares one, and all others wait.
     If a process sees only one GPU, the launcher may have given each process its own (srun --gpus-per-task, Ray). A node
-    without a usable GPU fails only if something shows that it should have one: --expect-gpus, an NVIDIA GPU on the PCI
-    bus that is not passed through to a guest, SLURM_GPUS_ON_NODE, SLURM_JOB_GPUS in a prolog, or UUIDs in
+    without a usable GPU fails only if something shows that it should have one. That can be --expect-gpus, an NVIDIA GPU
+    on the PCI bus that is not passed through to a guest, SLURM_GPUS_ON_NODE, SLURM_JOB_GPUS in a prolog, or UUIDs in
     NVIDIA_VISIBLE_DEVICES. A GPU that failed to initialise appears on the PCI bus and in /dev, but not in NVML.
     Fix: drain the node. Reset a lost GPU or reboot the node, and have the GPU repaired if it does not return. If more
     ranks than GPUs were started, use --nproc-per-node=gpu.
@@ -315,7 +315,7 @@ def meaning_of(event: Event, fatal: bool | None) -> Xid:
         return Xid(f"{known.words}, {said}", grave=bool(fatal), risky=fatal is None)
     if event.code == _RECOVERY:
         asked = event.text.rpartition(" to ")[2].rstrip(".")
-        return Xid(f"the driver now requests: {asked or 'an unknown action'}", risky="(None)" not in asked)
+        return Xid(f"the driver now requests {asked or 'an unknown action'}", risky="(None)" not in asked)
     return known
 
 

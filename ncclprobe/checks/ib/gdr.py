@@ -105,7 +105,7 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     Right: NICs and GPUs are distributed equally over the NUMA nodes.
     Why: NCCL pins its proxy threads and buffers near the GPU. Traffic to a NIC on another NUMA node crosses the link
     between the sockets, without GPUDirect even twice.
-    Fix: on bare metal, compare the slots with those of a healthy node; if a NIC's NUMA node is -1, the firmware or
+    Fix: on bare metal, compare the slots with those of a healthy node. If a NIC's NUMA node is -1, the firmware or
     hypervisor does not report it, and NCCL assumes node 0.
     """
     ports = fast(active(taken(fabric, settings)))

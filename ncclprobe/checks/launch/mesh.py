@@ -377,8 +377,8 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
     """The nodes did not prove that they belong to the job.
 
     Right: The nodes proved to each other that they belong to the job.
-    Why: any process that reaches MASTER_PORT could send a healthy report in place of a dead node's, or a bad report in
-    place of a healthy node's, so no exit code would be reliable.
+    Why: any process that reaches MASTER_PORT could send a healthy report for a dead node, or a bad report for a healthy
+    node. Then no exit code would be reliable.
     Fix: set NCCLPROBE_TOKEN to the same secret on every node, for example the output of `openssl rand -hex 16` (with
     mpirun: -x NCCLPROBE_TOKEN). If nobody else can reach these hosts, add --trust-network instead.
     """

@@ -479,7 +479,8 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         place = f" at {event.place}" if event.place else ""
         whose = UNPROVEN if any(text in event.text for text in (*_OF_STORAGE, *_OF_MACHINE)) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
-        found = said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
+        text = event.text.partition(", ")[2] if event.text.startswith("exitcode: ") else event.text
+        found = said(log, event, f"the program raised {whole_words(text, 120)}{place}", **whose)
         yield _add_preceding_error(log, event, found)
 
 

@@ -408,8 +408,8 @@ def dcgm_found_a_fault(log: JobLog) -> Iterator[Finding]:
     Why: both read the driver's counters and Xids, and DCGM's diagnosis also runs tests. A job on this GPU fails or
     computes wrong results. The driver requests a reset after an error that it cannot correct while the GPU runs. Memory
     rows that could not be remapped stay broken.
-    Fix: drain the host, reset the GPU (`nvidia-smi --gpu-reset -i N`, or a reboot if nvidia-smi asks for one), run
-    `dcgmi diag -r 3`, and have the GPU repaired if the error returns or a remapping failed.
+    Fix: drain the host, and reset the GPU with `nvidia-smi --gpu-reset -i N` (or reboot, if nvidia-smi requests that).
+    Then run `dcgmi diag -r 3`. If the error returns or a remapping failed, have the GPU repaired.
     """
     for event in log.having(*_DCGM, _NVLINK, _XID):
         xid = number(between(event.text, _XID))

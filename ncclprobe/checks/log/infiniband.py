@@ -166,7 +166,7 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
 
     Right: No device was denied access to another's memory.
     Why: with GPUDirect the NIC reads and writes GPU memory over PCIe. If a switch redirects that access to the CPU
-    (ACS), or the IOMMU translates it, it fails with status 4, 8, 10 or 11, and a page fault appears in the kernel log.
+    (ACS), or the IOMMU translates it, it fails with status 4, 8, 10 or 11. A page fault then appears in the kernel log.
     Fix: turn ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` then shows SrcValid-), or boot with `iommu=pt`. To
     confirm the cause, start once with NCCL_NET_GDR_LEVEL=LOC.
     """

@@ -68,8 +68,8 @@ def acs(pci: Pci, choices: Choices | Absent) -> Iterator[Finding]:
     """A PCIe switch redirects traffic between its devices to the CPU (ACS).
 
     Right: No PCIe switch redirects traffic between its devices to the CPU (ACS).
-    Why: with ACS redirection, GPUDirect traffic leaves the switch and goes through the host bridge at a fraction of the
-    rate, or hangs (nccl#1412, nccl#199; "PCI Access Control Services" in NCCL's troubleshooting guide).
+    Why: with ACS redirection, GPUDirect traffic goes through the host bridge at a fraction of the rate, or hangs
+    (nccl#1412, nccl#199; "PCI Access Control Services" in NCCL's troubleshooting guide).
     Fix: if the machine runs no virtual machines, turn ACS off in the firmware setup, or with setpci at each boot. Until
     then NCCL_P2P_DISABLE=1 makes GPUs without NVLink use host memory, which is slow but does not hang.
     """

@@ -197,11 +197,11 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     Right: Every rank makes its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
     network. After a barrier, each rank computes for four milliseconds and then calls. A rank is reported if only it is
-    late, if it has lost two fifths of its time at least three times, and if it lost four times as much as the others.
-    If there are only two ranks, there are no others to compare with; if the host was busy with other work, the result
-    proves nothing. In both cases there is only a note.
-    Fix: check the rank's host for other processes on its cores, a CPU limit of its container (cpu.max), ranks that are
-    bound to the same cores, and a CPU that heat or power limits slow down.
+    late, and if it has lost two fifths of its time at least three times. It must also have lost four times as much as
+    the others. If there are only two ranks, there are no others to compare with; if the host was busy with other work,
+    the result proves nothing. In both cases there is only a note.
+    Fix: on the rank's host, look for other processes on its cores, a CPU limit of its container (cpu.max), and ranks
+    that are bound to the same cores. Also check whether heat or power limits slow down the CPU.
     """
     skews = [row.skew for row in rows.measured if row.skew and _is_of_all(row.skew, participants)]
     waited_us = sum(skew.rounds * skew.wait_us for skew in skews)

@@ -47,9 +47,9 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     Why: sockets carry only a small part of what RDMA carries, and a route over the wrong NIC leaves the fast one idle.
     The rate does not show which of the two happened. A NIC is reported if it moved at least 1 MiB, and ten times as
     much as all NICs together that should have carried the data on its node. An RDMA NIC is reported if it moved less
-    than a quarter of what most NICs of its node moved, although the NIC with that name carried its share on other nodes
-    and all nodes should use the same NICs. A missing rail slows every collective by its share, and no message reports
-    it.
+    than a quarter of what most NICs of its node moved, but the NIC with the same name carried its share on other nodes.
+    This applies only if all nodes should use the same NICs. A missing rail slows every collective by its share, and no
+    message reports it.
     Fix: check NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, check the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need separate rules), and run `ncclprobe doctor`. For
     an idle NIC, compare its `via NET` lines with NCCL_DEBUG=INFO, its cable and its switch port with those of another

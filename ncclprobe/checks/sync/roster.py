@@ -242,9 +242,9 @@ def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     Why: between a cloud's zones and placement groups there are more switches, longer paths and less bandwidth, and EFA
     and InfiniBand may not reach the node at all. If a node is the only one below a switch, all its traffic crosses
     uplinks that other jobs share. It may then be slow because of the fabric's load, without a fault of its own.
-    Fix: nothing is broken. If the rate matters, start the nodes in one zone and one cluster placement group (AWS), with
-    one compact placement policy (GCP), or in one scale set with a single placement group (Azure). With Slurm, request
-    one switch and a maximum wait: sbatch --switches=1@10:00.
+    Fix: nothing is broken. If the rate matters, start all nodes in one zone. Use one cluster placement group (AWS), one
+    compact placement policy (GCP), or one scale set with a single placement group (Azure). With Slurm, request one
+    switch and a maximum wait: sbatch --switches=1@10:00.
     """
     known = {node: each for node, each in placements.items() if isinstance(each, Placement) and each.levels}
     found = [*_apart(known), *_lone_nodes({node: each.tree for node, each in known.items()}), *_shared(known)]
