@@ -21,6 +21,14 @@ NICS = "# p5en.48xlarge\n$ ls /sys/class/infiniband{}\n" + "".join(f"rdmap{n}s0\
 UNIT = "# DGX H100\n[Service]\nLimitMEMLOCK={}\nexport NCCL_DEBUG=INFO\n"
 RUN = "# DGX A100\nexport NCCL_DEBUG=INFO\napptainer exec {} t.sif torchrun t.py\n"
 SAYS = {
+    "a full /dev/shm": (
+        "Filesystem Size Used Avail Use% Mounted on\ntmpfs 1.0T 1.0T 20M 100% /dev/shm\n",
+        "20 MiB free",
+    ),
+    "a mount": (
+        "shm on /dev/shm type tmpfs (rw,relatime,size=65536k)\nexport NCCL_DEBUG=INFO\n",
+        "64 MiB free of 64 MiB",
+    ),
     "a GPU that a list lacks": (
         "# p5.48xlarge\n" + LISTED.partition("GPU 7")[0],
         "FAIL gpu.count GPUs the text shows 7, and a p5.48xlarge has 8",

@@ -317,7 +317,7 @@ def shm(
     """
     blamed: dict[str, Any] = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if isinstance(launch, Absent) or isinstance(software, Absent):
-        if memory.total_bytes > _DOCKERS_DEFAULT:
+        if memory.available_bytes > _DOCKERS_DEFAULT:
             raise unlearned(fact for fact in (launch, software) if isinstance(fact, Absent))
         yield warn("/dev/shm", f"{_room(memory)}: too small for NCCL if several ranks share it", **blamed)
         return

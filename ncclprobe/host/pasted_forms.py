@@ -356,12 +356,19 @@ _OF_DF = re.compile(
 )
 
 
+_MOUNTED = re.compile(r"^\S{1,40} on /dev/shm type tmpfs \(\S{0,200}?\bsize=(\d{1,15})([kmg]?)\b")
+
+
 def _df(lines: Sequence[str]) -> Answers:
-    """Read the line of /dev/shm in ``df``, with or without ``-h``.
+    """Read the line of /dev/shm in ``df``, with or without ``-h``, or in ``mount``.
 
     >>> _df(["Filesystem 1K-blocks Used Available Use% Mounted on", "shm 65536 0 65536 0% /dev/shm"])
     {('statvfs', '/dev/shm'): '{"total": 67108864, "available": 67108864}'}
     """
+    mounted = next((found for line in lines if (found := _MOUNTED.search(line[:400]))), None)
+    if mounted:
+        total = int(mounted[1]) * _IN_UNITS[mounted[2].upper()] // (1024 if not mounted[2] else 1)
+        return {("statvfs", "/dev/shm"): json.dumps({"total": total, "available": total})}
     rows = [row for line in lines if (row := _OF_DF.fullmatch(line.strip()))]
     if not rows or not any(line.startswith("Filesystem ") for line in lines):
         return {}
