@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _test(name: str) -> int:
     """Print each of a site's checks with the promises that it breaks; return the exit code. Raises UsageError."""
-    found = [(check, list(promises.broken(check))) for check in _named(name)]
+    found = [(check, list(promises.broken(check))) for check in _checks_named(name)]
     for check, wrong in found:
         print(f"{'fails' if wrong else 'ok':<6} {check.id}  {check.title}")
         for each in wrong:
@@ -53,7 +53,7 @@ def _test(name: str) -> int:
     return ExitCode.FAIL if any(wrong for _, wrong in found) else ExitCode.OK
 
 
-def _named(name: str) -> tuple[Check, ...]:
+def _checks_named(name: str) -> tuple[Check, ...]:
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise UsageError(f"--test {name[:80]}: no such file")

@@ -184,7 +184,7 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
     if missing and place.system:
         place = replace(place, system=replace(place.system, nvls=False), machine=None)
     rows = elsewhere.judge(run.rows, place)
-    found = [*_shown(run, rows)]
+    found = [*_findings_of_log(run, rows)]
     if place.assumed and not tcp:
         found += log_findings.tcp_instead(run.log.network, assumed.fabric(_node(run, wanted)))
     inside = (wanted.nodes or run.rows[0].nodes) == 1  # between nodes it may be the NICs as well
@@ -235,7 +235,7 @@ def changed_by(system: NodeSystem, change: Mapping[str, Any]) -> bool:
     return bool(replace(system, **change) != system)
 
 
-def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
+def _findings_of_log(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
     if run.log.died:
         yield LogFinding(Severity.FAIL, f"the run failed after the row of {size(rows[-1].nbytes)}")
     yield from log_findings.unlike_hosts(run.log.hosts)

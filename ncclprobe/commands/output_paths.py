@@ -26,7 +26,7 @@ def refused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> arg
     # Two options that write the same file, whatever the paths to it: the later would replace the earlier.
     seen: dict[str | _Identity, str] = {}
     for dest, path in _outputs(options):
-        found = _found(path) if str(path) != "-" else None
+        found = _stat(path) if str(path) != "-" else None
         if found and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             continue  # a device takes from all
         own = (found.st_dev, found.st_ino) if found else str(path) if str(path) == "-" else os.path.realpath(path)
@@ -42,7 +42,7 @@ def refused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> arg
 def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse to overwrite a file that is not an earlier run's, or that this command reads. Raises UsageError."""
     written = ((dest, path) for dest, path in _outputs(options) if str(path) != "-")
-    there = [(dest, path) for dest, path in written if (found := _found(path)) and found.st_size]
+    there = [(dest, path) for dest, path in written if (found := _stat(path)) and found.st_size]
     if not there:
         return
     read = _Inputs(parser, options)
@@ -84,7 +84,7 @@ class _Inputs:
 
     def _add(self, path: str, *, whole: bool) -> None:
         for each in glob.iglob(path) if glob.has_magic(path) else (path,):  # noqa: PTH207 - from / too
-            if found := _found(Path(each)):
+            if found := _stat(Path(each)):
                 self._note(found, whole=whole)
 
     def _note(self, found: os.stat_result, *, whole: bool) -> None:
@@ -94,7 +94,7 @@ class _Inputs:
             self._folders.add((found.st_dev, found.st_ino))
 
     def __contains__(self, path: Path) -> bool:
-        found = [each for folder in (path, *path.resolve().parents) if (each := _found(folder))]
+        found = [each for folder in (path, *path.resolve().parents) if (each := _stat(folder))]
         own, *above = [(each.st_dev, each.st_ino) for each in found]
         return own in self._files or not self._folders.isdisjoint(above)
 
@@ -105,7 +105,7 @@ def _paths(value: Any) -> Iterator[str]:
             yield str(each)
 
 
-def _found(path: Path) -> os.stat_result | None:
+def _stat(path: Path) -> os.stat_result | None:
     with suppress(OSError, ValueError):  # ValueError: a NUL in the name
         return path.stat()
     return None

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         told = {"matrices": [asdict(matrix) for matrix in matrices], "findings": found, "unknown": unknown}
         arguments.write_json(options, "topology", {**told, "status": status, "exit_code": int(code)})
     if options.json != "-":
-        print("\n\n".join("\n".join(_shown(matrix)) for matrix in matrices))
+        print("\n\n".join("\n".join(_matrix_lines(matrix)) for matrix in matrices))
         print("\n" + "\n".join(_finding_lines(verdicts, several=len(matrices) > 1)))
         print(f"\n{status.value.upper()}  (exit {int(code)})")
     return code
@@ -91,7 +91,7 @@ def _printed_here() -> str:
         host.close()
 
 
-def _shown(matrix: Matrix) -> Iterator[str]:
+def _matrix_lines(matrix: Matrix) -> Iterator[str]:
     yield f"{matrix.kind}: {plural(len(matrix.gpus), 'GPU')}, {plural(len(matrix.nics), 'NIC')}"
     names = (*matrix.gpus, *matrix.nics)
     rows = [[name, *(matrix.links[name].get(other, "-") for other in names)] for name in names if name in matrix.links]

@@ -114,7 +114,7 @@ def _checker(kind: Any) -> Misfit:
     if origin in (Union, types.UnionType):
         return _any_of([_checker(part) for part in parts])
     if origin is Literal:
-        return lambda value: "" if value in parts and isinstance(value, str | int) else _shown(value)
+        return lambda value: "" if value in parts and isinstance(value, str | int) else _describe_value(value)
     if origin is tuple and parts[-1:] != (Ellipsis,):
         return _fixed([_checker(part) for part in parts])
     if origin in (tuple, list, set, frozenset):
@@ -126,26 +126,30 @@ def _checker(kind: Any) -> Misfit:
     return _NUMBERS.get(kind) or _instance(kind)
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return f" is {type(value).__name__} {str(value)[:40]!a}"
 
 
 def _whole(value: Any) -> str:
-    return "" if isinstance(value, int) and abs(value) < _MOST_WHOLE else _shown(value)
+    return "" if isinstance(value, int) and abs(value) < _MOST_WHOLE else _describe_value(value)
 
 
 def _decimal(value: Any) -> str:
     fine = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) < _MOST_WHOLE
-    return "" if fine else _shown(value)
+    return "" if fine else _describe_value(value)
 
 
-_NUMBERS: dict[Any, Misfit] = {int: _whole, float: _decimal, type(None): lambda v: "" if v is None else _shown(v)}
+_NUMBERS: dict[Any, Misfit] = {
+    int: _whole,
+    float: _decimal,
+    type(None): lambda v: "" if v is None else _describe_value(v),
+}
 
 
 def _instance(kind: Any) -> Misfit:
     if not isinstance(kind, type) or kind is Any:
         return lambda value: ""
-    return lambda value: "" if isinstance(value, kind) else _shown(value)
+    return lambda value: "" if isinstance(value, kind) else _describe_value(value)
 
 
 def _any_of(checkers: list[Misfit]) -> Misfit:
@@ -164,7 +168,7 @@ def _any_of(checkers: list[Misfit]) -> Misfit:
 def _fixed(checkers: list[Misfit]) -> Misfit:
     def check(value: Any) -> str:
         if not isinstance(value, tuple) or len(value) != len(checkers):
-            return _shown(value)
+            return _describe_value(value)
         found = (each(item) for each, item in zip(checkers, value, strict=True))
         return next((f"[{at}]{what}" for at, what in enumerate(found) if what), "")
 
@@ -174,7 +178,7 @@ def _fixed(checkers: list[Misfit]) -> Misfit:
 def _many(kind: type[Any], one: Misfit) -> Misfit:
     def check(value: Any) -> str:
         if not isinstance(value, kind):
-            return _shown(value)
+            return _describe_value(value)
         if one is _whole and {*map(type, value)} == {int} and min(value) > -_MOST_WHOLE and max(value) < _MOST_WHOLE:
             return ""  # bits of masks and lists of processors are thousands
         for at, each in enumerate(value):
@@ -188,7 +192,7 @@ def _many(kind: type[Any], one: Misfit) -> Misfit:
 def _mapping(key: Misfit, one: Misfit) -> Misfit:
     def check(value: Any) -> str:
         if not isinstance(value, Mapping):
-            return _shown(value)
+            return _describe_value(value)
         found = (f"[{str(name)[:40]!a}]{what}" for name, each in value.items() if (what := key(name) or one(each)))
         return next(found, "")
 
@@ -204,7 +208,7 @@ def _struct(kind: type) -> Misfit:
 
     def check(value: Any) -> str:
         if not isinstance(value, kind):
-            return _shown(value)
+            return _describe_value(value)
         if not hints:  # not before: a type may hold itself
             hints.update(get_type_hints(kind))
         classes = tuple(map(type, [getattr(value, name) for name in hints]))

@@ -197,7 +197,7 @@ def rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
     for each in found:
         for one, other in (each.seen, each.seen[::-1]):
             ways.setdefault((one.end, other.end), _Seen(one, other)).add(each)
-    return tuple(_made(ways[way], rails) for way in sorted(ways))
+    return tuple(_way_row(ways[way], rails) for way in sorted(ways))
 
 
 class _Seen(Struct):
@@ -243,7 +243,7 @@ def _wrong(each: Tried, node: str) -> bool:
     return any(arrival.wrong_bytes for arrival in (reader.outcome.arrivals if reader.outcome else ()))
 
 
-def _made(seen: _Seen, rails: Every[Rails]) -> RailWay:
+def _way_row(seen: _Seen, rails: Every[Rails]) -> RailWay:
     src, dst, state = seen.src.end, seen.dst.end, seen.state
     return RailWay(
         src=src.node,

@@ -72,10 +72,10 @@ def example_of(check: Check) -> list[str]:
     """Return the lines on the check's findings in the first of its bad examples that is more than a note."""
     every = [tuple(check.run(*bad)) for bad in check.bad_examples()]
     loud = [found for found in every if any(each.severity is not Severity.NOTE for each in found)] or every
-    return [line for each in loud[0][:_MOST_FINDINGS] for line in _shown(each)]
+    return [line for each in loud[0][:_MOST_FINDINGS] for line in _finding_lines(each)]
 
 
-def _shown(finding: Finding) -> list[str]:
+def _finding_lines(finding: Finding) -> list[str]:
     said = f"{finding.severity.value.upper()} {finding.subject}: {finding.message}"
     return wrap("    ", said, COLUMNS, whole=True)
 

@@ -40,7 +40,7 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
     found = (*own, *(_folder_checks(folder) if folder else ()))
     names = [check.key for check in found]
     named = {check.key: check for check in (_doubled(c) if names.count(c.key) > 1 else c for c in found)}
-    return tuple(check for check in named.values() if sources is None or _asked(check, sources))
+    return tuple(check for check in named.values() if sources is None or _is_answerable(check, sources))
 
 
 def origins(checks: Sequence[Check]) -> list[str]:
@@ -49,7 +49,7 @@ def origins(checks: Sequence[Check]) -> list[str]:
     return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in found.items()]
 
 
-def _asked(check: Check, sources: Collection[Source]) -> bool:
+def _is_answerable(check: Check, sources: Collection[Source]) -> bool:
     known = {source_of(need.fact) for need in check.needs} - {None}
     return known <= {*sources} if known else MACHINE in sources
 

@@ -122,7 +122,7 @@ class Workers:
     def __init__(self, paths: Sequence[str], wanted: Wanted) -> None:
         self._asked = [_Request(path) for path in paths]
         self._hands = [_Hand(wanted) for _ in range(min(cores(), len(paths) or cores()))]
-        self._told: dict[int, Snapshot] = {}
+        self._received: dict[int, Snapshot] = {}
         self._refused: dict[int, UsageError] = {}
         self._arrived: SimpleQueue[int | None] = SimpleQueue()
         self._at_work: threading.Thread | None = None
@@ -143,12 +143,12 @@ class Workers:
         """Return the nodes with a few of their facts, in the order of the captures. Raises UsageError."""
         waiting = iter(range(len(self._asked)))
         self._share(lambda hand: waiting, None)
-        return self._found()
+        return self._snapshots()
 
     def judge(self, terms: Terms) -> list[Snapshot]:
         """Return the nodes with verdicts and with the wanted facts, in the order of the captures."""
         self._share(lambda hand: iter(hand.learned), terms)
-        return self._found()
+        return self._snapshots()
 
     def expect(self, terms: Terms) -> None:
         """Judge each capture that arrives from now on, sent by a node."""
@@ -171,7 +171,7 @@ class Workers:
         if self._at_work:
             self._at_work.join()
         self.lost |= {self._asked[place].path: str(why) for place, why in self._refused.items()}
-        return {self._asked[place].path: snapshot for place, snapshot in self._told.items()}
+        return {self._asked[place].path: snapshot for place, snapshot in self._received.items()}
 
     def _share(self, places: Callable[["_Hand"], Iterator[int]], terms: Terms | None) -> None:
         def work(hand: "_Hand") -> None:
@@ -180,10 +180,10 @@ class Workers:
                 if path in self.lost or hand.ended:
                     continue
                 try:
-                    self._told[place] = hand.ask(place, replace(self._asked[place], terms=terms))
+                    self._received[place] = hand.ask(place, replace(self._asked[place], terms=terms))
                 except HostError as why:
                     self.lost[path] = str(why)
-                    self._told.pop(place, None)
+                    self._received.pop(place, None)
                 except UsageError as why:
                     self._refused[place] = why
                 except (OSError, ValueError):
@@ -193,11 +193,11 @@ class Workers:
 
         at_once([lambda hand=hand: work(hand) for hand in self._hands])  # type: ignore[misc]
 
-    def _found(self) -> list[Snapshot]:
+    def _snapshots(self) -> list[Snapshot]:
         if self._refused:
             raise self._refused[min(self._refused)]
         nodes: dict[str, Snapshot] = {}
-        for place, snapshot in sorted(self._told.items()):
+        for place, snapshot in sorted(self._received.items()):
             if snapshot.node in nodes:
                 raise capture.second(self._asked[place].path, snapshot.node)
             nodes[snapshot.node] = snapshot
@@ -228,11 +228,11 @@ class _Hand:
         if request.terms is None:
             self.learned.append(place)
         own = tuple([said_of(told.node, self._verdicts[at]) for at in told.verdicts])
-        ranks = {rank: self._named(facts) for rank, facts in told.ranks.items()}
+        ranks = {rank: self._facts_by_type(facts) for rank, facts in told.ranks.items()}
         answers = Answers(request)
-        return Snapshot(told.node, self._named(told.facts), ranks, answers, told.taken, cut=told.cut, said=own)
+        return Snapshot(told.node, self._facts_by_type(told.facts), ranks, answers, told.taken, cut=told.cut, said=own)
 
-    def _named(self, places: Mapping[str, int]) -> dict[type, Any]:
+    def _facts_by_type(self, places: Mapping[str, int]) -> dict[type, Any]:
         return {_KINDS[name]: self._facts[at][1] for name, at in places.items()}
 
     def end(self) -> None:
@@ -254,16 +254,16 @@ class Answers(Mapping[tuple[str | int, ...], Any]):
 
     def __getitem__(self, question: tuple[str | int, ...]) -> Any:
         """Return the answer to `question`."""
-        return self._known()[question]
+        return self._answers()[question]
 
     def __iter__(self) -> Iterator[tuple[str | int, ...]]:
         """Yield the questions."""
-        return iter(self._known())
+        return iter(self._answers())
 
     def __len__(self) -> int:
-        return len(self._known())
+        return len(self._answers())
 
-    def _known(self) -> Mapping[tuple[str | int, ...], Any]:
+    def _answers(self) -> Mapping[tuple[str | int, ...], Any]:
         if self._read is None:
             try:
                 self._read = _load_capture(self._request).answers
@@ -342,7 +342,7 @@ class _Worker:
         except UsageError as error:
             return _Told(refused=str(error))
         if request.terms is None:
-            return self._told(snapshot, _FIRST)
+            return self._pack(snapshot, _FIRST)
         return self._said(snapshot, request.terms)
 
     def _said(self, snapshot: Snapshot, terms: Terms) -> _Told:
@@ -354,7 +354,7 @@ class _Worker:
         fresh: list[Verdict] = []
         places = tuple([self._place(said_of("", verdict), fresh) for verdict in own])
         names = {*self._wanted.shown, *(() if terms.job.apart else self._wanted.compared)}
-        return replace(self._told(whole, names), verdicts=places, said=tuple(fresh))
+        return replace(self._pack(whole, names), verdicts=places, said=tuple(fresh))
 
     def _place(self, verdict: Verdict, fresh: list[Verdict]) -> int:
         key = encoded(verdict)
@@ -363,7 +363,7 @@ class _Worker:
             fresh.append(verdict)
         return self._verdicts[key]
 
-    def _told(self, snapshot: Snapshot, names: Collection[str]) -> _Told:
+    def _pack(self, snapshot: Snapshot, names: Collection[str]) -> _Told:
         fresh: list[tuple[str, msgspec.Raw]] = []
 
         def placed(facts: Mapping[type, Any]) -> dict[str, int]:

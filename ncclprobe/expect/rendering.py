@@ -52,7 +52,7 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
     yield from ["", "how measured rows are judged:"] if rules else []
     for op, of in rules:
         span = size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
-        yield from _wrap(f"{op} of {span}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
+        yield from _wrap(f"{op} of {span}: {_VERDICTS[of[-1].expectation.worst]}{_largest_error(of)}")
 
 
 def _nothing(asked: TableRequest, op: str) -> str:
@@ -170,7 +170,7 @@ def _group_by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
         yield list(group)
 
 
-def _known(of: Sequence[Line]) -> str:
+def _largest_error(of: Sequence[Line]) -> str:
     """Return the error for the largest of these sizes; without the model's own expectation, which is for
     one size only.
     """

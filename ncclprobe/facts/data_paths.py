@@ -134,24 +134,24 @@ def data_paths(host: Host) -> DataPaths:
     seen: dict[str, DataPath] = {}
 
     def work(path: str) -> None:
-        seen[path] = _seen(host, path, mounts)
+        seen[path] = _look_at(host, path, mounts)
 
     at_once([partial(work, path) for path in asked.paths])
     return DataPaths(tuple(seen[path] for path in asked.paths))
 
 
-def _seen(host: Host, path: str, mounts: tuple[Mount, ...] | Absent) -> DataPath:
-    look = attempt(lambda: _told(host.ask("data", "stat", path), Look))
+def _look_at(host: Host, path: str, mounts: tuple[Mount, ...] | Absent) -> DataPath:
+    look = attempt(lambda: _parse_answer(host.ask("data", "stat", path), Look))
     real = look.real if isinstance(look, Look) else path
     mount = mounts if isinstance(mounts, Absent) else attempt(lambda: mount_of(real, mounts))
     if isinstance(look, Absent) or look.kind == "other":
         return DataPath(path, mount, look)
-    content = attempt(lambda: _told(host.ask("data", "content", path), Content))
-    rate = attempt(lambda: _told(host.ask("data", "rate", path), ReadRate))
+    content = attempt(lambda: _parse_answer(host.ask("data", "content", path), Content))
+    rate = attempt(lambda: _parse_answer(host.ask("data", "rate", path), ReadRate))
     return DataPath(path, mount, look, content, rate)
 
 
-def _told(text: str, kind: type[T]) -> T:
+def _parse_answer(text: str, kind: type[T]) -> T:
     try:
         return msgspec.convert(json.loads(text), kind)
     except (ValueError, msgspec.ValidationError) as error:

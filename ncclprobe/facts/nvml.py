@@ -266,7 +266,7 @@ def _read_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
 
 def _parse_smi_gpu(index: int, gpu: "Element", compute: tuple[int, int] | Absent) -> Gpu:
     """Parse a GPU of ``nvidia-smi -q -x``, which lacks the nearest processors."""
-    told: dict[str, Any] = {name: _told(gpu, parse, *paths) for name, (parse, *paths) in _OF_SMI.items()}
+    told: dict[str, Any] = {name: _parse_cell(gpu, parse, *paths) for name, (parse, *paths) in _OF_SMI.items()}
     told |= {name: gpu.findtext(path, "") for name, path in _SMI_NAMES.items()}
     told |= {"ecc_since_reset": nvidia_smi.uncorrected(gpu, "volatile")}
     told |= {"ecc_ever": nvidia_smi.uncorrected(gpu, "aggregate"), "fabric": _smi_fabric(gpu)}
@@ -275,17 +275,17 @@ def _parse_smi_gpu(index: int, gpu: "Element", compute: tuple[int, int] | Absent
     return replace(found, lost=_why_lost(found))
 
 
-def _told(gpu: "Element", parse: Callable[[str], T], *paths: str) -> T | Absent:
+def _parse_cell(gpu: "Element", parse: Callable[[str], T], *paths: str) -> T | Absent:
     text = nvidia_smi.cell(gpu, *paths)
     return text if isinstance(text, Absent) else attempt(lambda: _understood(parse, paths[0], text))
 
 
 def _smi_fabric(gpu: "Element") -> GpuFabric | Absent:
-    state = _told(gpu, lambda text: _FABRIC_WORDS[text], "fabric/state")
+    state = _parse_cell(gpu, lambda text: _FABRIC_WORDS[text], "fabric/state")
     if isinstance(state, Absent):
         return state
     status, cluster = nvidia_smi.cell(gpu, "fabric/status"), nvidia_smi.cell(gpu, "fabric/clusterUuid")
-    clique = _told(gpu, int, "fabric/cliqueId")
+    clique = _parse_cell(gpu, int, "fabric/cliqueId")
     health = gpu.find("fabric/health")
     troubles = tuple(name for name, path, word in _SMI_TROUBLES if gpu.findtext(f"fabric/health/{path}") == word)
     return GpuFabric(
@@ -313,7 +313,7 @@ def _smi_processes(gpu: "Element") -> tuple[int | None, ...] | Absent:
     if gpu.find("processes") is None:
         return Absent("nvidia-smi -q does not report processes", "Missing")
     computing = [each for each in gpu.iterfind("processes/process_info") if "C" in (each.findtext("type") or "")]
-    used = [_told(each, _mebibytes, "used_memory") for each in computing]
+    used = [_parse_cell(each, _mebibytes, "used_memory") for each in computing]
     return tuple(None if isinstance(each, Absent) else each for each in used)
 
 

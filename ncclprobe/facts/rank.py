@@ -129,12 +129,12 @@ def _peers(count: int) -> Iterator[Question]:
 
 def _add_visible_gpus(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
     """Return `own` with the union of the ranks' CUDA_VISIBLE_DEVICES if they differ."""
-    lists = [_shown(answers) for answers in (own, *ranks.values())]
+    lists = [_visible_devices(answers) for answers in (own, *ranks.values())]
     shown = list(dict.fromkeys(entry for entries in lists for entry in entries))
     return {**own, ("env",): _env(own, shown)} if all(lists) and len(shown) > len(lists[0]) else own
 
 
-def _shown(answers: Answers) -> list[str]:
+def _visible_devices(answers: Answers) -> list[str]:
     listed_ones = str(_object(answers.get(("env",))).get(_LIST) or "")
     return [entry.strip() for entry in listed_ones.split(",") if entry.strip()]
 

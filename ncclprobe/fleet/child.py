@@ -43,15 +43,15 @@ def past(report: bytes, path: Path, patience_s: float) -> dict[str, History]:
 
     Raises UsageError or HostError.
     """
-    return _asked(report, path, "", patience_s, add=False).past
+    return _ask_child(report, path, "", patience_s, add=False).past
 
 
 def add(report: bytes, path: Path, source: str, patience_s: float) -> None:
     """Add a report to the store at `path`. Raises UsageError or HostError."""
-    _asked(report, path, source, patience_s, add=True)
+    _ask_child(report, path, source, patience_s, add=True)
 
 
-def _asked(report: bytes, path: Path, source: str, patience_s: float, *, add: bool) -> _Answer:
+def _ask_child(report: bytes, path: Path, source: str, patience_s: float, *, add: bool) -> _Answer:
     asked = _Asked(str(path.absolute()), source, max(patience_s - _START_S, patience_s / 2), add, msgspec.Raw(report))
     with LimitedChild(__name__) as child:
         try:

@@ -63,7 +63,7 @@ def _resolve(path: Path) -> Path:
 @contextlib.contextmanager
 def _act_as_owner(store: Path) -> Iterator[None]:
     """Let root act as the owner of the store, or of its folder: a file that the owner cannot remove stays."""
-    owner = _found(store) or _found(store.parent)
+    owner = _lstat(store) or _lstat(store.parent)
     if os.geteuid() != 0 or owner is None or owner.st_uid == 0:
         yield
         return
@@ -90,7 +90,7 @@ def _refuse_open_to_others(folder: Path) -> None:
 
 def _exists_safely(path: Path) -> bool:
     """Return whether a file exists. Raises UsageError unless only the caller and root can change it."""
-    found = _found(path)
+    found = _lstat(path)
     if found is None:
         return False
     if not stat.S_ISREG(found.st_mode):
@@ -101,7 +101,7 @@ def _exists_safely(path: Path) -> bool:
     return True
 
 
-def _found(path: Path) -> os.stat_result | None:
+def _lstat(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
     except FileNotFoundError:
@@ -125,12 +125,12 @@ def _make_store(store: Path) -> None:
 def _refuse_journal(store: Path) -> None:
     """Refuse a store with write-ahead logging, and a journal that names a file to remove. Raises UsageError."""
     logs = [store.with_name(store.name + end) for end in ("-wal", "-shm")]
-    if 2 in _part(store, _VERSIONS_AT, 2) or any(_found(each) for each in logs):
+    if 2 in _part(store, _VERSIONS_AT, 2) or any(_lstat(each) for each in logs):
         raise UsageError(
             f"{store}: is in WAL mode, which nodes cannot share: turn it off with PRAGMA journal_mode=DELETE"
         )
     journal = store.with_name(f"{store.name}-journal")
-    found = _found(journal)
+    found = _lstat(journal)
     if found and _part(journal, max(0, found.st_size - len(_SUPER_JOURNAL)), len(_SUPER_JOURNAL)) == _SUPER_JOURNAL:
         raise UsageError(
             f"{journal}: names another file for SQLite to remove, which ncclprobe never writes; move it away"

@@ -202,12 +202,12 @@ def _gpus_of(library: _Library, pids: str) -> list[dict[str, Any]]:
         "nvlink_KiB": lambda gpu: _field_values(library, gpu, _NVLINK_BYTES, _ALL_LINKS),
     }
     return [
-        {"index": index, **dict(zip(wanted, _told(library, index, [*wanted.values()]), strict=True))}
+        {"index": index, **dict(zip(wanted, _ask_gpu(library, index, [*wanted.values()]), strict=True))}
         for index in range(nvml.nvmlDeviceGetCount())
     ]
 
 
-def _told(library: _Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
+def _ask_gpu(library: _Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
     return library.each(lambda ask: ask(library.handle(index)), wanted)
 
 

@@ -64,12 +64,14 @@ def _entry(entry: str, names: Sequence[str], first: bool) -> dict[str, frozenset
     if len(parts) == 1 and not first:
         raise _Refused(f"{entry!r} needs a function in front: only the first entry may go without")
     tokens = parts[0] if len(parts) == 1 else parts[1]
-    functions = FUNCTIONS if len(parts) == 1 else _known(parts[0], FUNCTIONS, "function")
-    listed = frozenset(n for word in tokens.removeprefix("^").split(",") if word for n in _known(word, names, "choice"))
+    functions = FUNCTIONS if len(parts) == 1 else _match_name(parts[0], FUNCTIONS, "function")
+    listed = frozenset(
+        n for word in tokens.removeprefix("^").split(",") if word for n in _match_name(word, names, "choice")
+    )
     return dict.fromkeys(functions, frozenset(names) - listed if tokens.startswith("^") else listed)
 
 
-def _known(word: str, names: Sequence[str], what: str) -> tuple[str, ...]:
+def _match_name(word: str, names: Sequence[str], what: str) -> tuple[str, ...]:
     found = tuple(name for name in names if name.lower() == word.lower())
     if not found:
         raise _Refused(f"{word!r} is not a known {what}; there are {', '.join(names)}")

@@ -214,10 +214,10 @@ def asked_plugins(known: NetworkFacts) -> tuple[NetworkLibrary, ...]:
     names = [_DEFAULT] if text is None else [name for name in text.split(",") if name]
     if names[:1] == [_NONE] or (text or "").lower() == _NONE:
         return ()
-    return tuple(_asked(name, known) for name in names)
+    return tuple(_requested_plugin(name, known) for name in names)
 
 
-def _asked(name: str, known: NetworkFacts) -> NetworkLibrary:
+def _requested_plugin(name: str, known: NetworkFacts) -> NetworkLibrary:
     every = known.need(Plugins).all
     if name.startswith("/"):
         found = next((each for each in every if each.path == name), None)

@@ -453,8 +453,8 @@ def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | Non
     common = RailPort(
         device="",
         pkey_index=number("NCCL_IB_PKEY", 0),
-        service_level=_known(number("NCCL_IB_SL", -1)),
-        traffic_class=_known(number("NCCL_IB_TC", -1)),
+        service_level=_unless_negative(number("NCCL_IB_SL", -1)),
+        traffic_class=_unless_negative(number("NCCL_IB_TC", -1)),
         timeout=number("NCCL_IB_TIMEOUT", default_timeout(version)),
         retry_count=number("NCCL_IB_RETRY_CNT", 7),
         queue_pairs=max(1, min(number("NCCL_IB_QPS_PER_CONNECTION", 1), MOST_QUEUE_PAIRS)),
@@ -474,5 +474,5 @@ def default_timeout(version: Version | None) -> int:
     return next((timeout for since, timeout in _TIMEOUTS if reaches(version, since)), _OLD_TIMEOUT)
 
 
-def _known(value: int) -> int | None:
+def _unless_negative(value: int) -> int | None:
     return None if value < 0 else value

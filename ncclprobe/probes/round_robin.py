@@ -167,7 +167,7 @@ class RoundRobin(Struct):
         for kind in kinds[: 3 if step else 4]:
             rows = self._run_step(kind, active, step) if active else {}
             for first, second in tuple(active):
-                found = self._read(kind, (first, second), rows, step)
+                found = self._read_results(kind, (first, second), rows, step)
                 results += found
                 if any(isinstance(each, Lost) for each in found):
                     active.remove((first, second))
@@ -219,7 +219,9 @@ class RoundRobin(Struct):
         self._excluded[rank] = Aside(rank, self._names[self.placement.ends[rank]], before.why if before else why, gone)
         self.keep(self._excluded[rank])
 
-    def _read(self, kind: Kind, pair: tuple[End, End], rows: Mapping[int, PairTiming], step: int) -> list[Result]:
+    def _read_results(
+        self, kind: Kind, pair: tuple[End, End], rows: Mapping[int, PairTiming], step: int
+    ) -> list[Result]:
         first, second = pair
         ways = {"forth": [(first, second)], "back": [(second, first)]}.get(kind, [(first, second), (second, first)])
         why = self._why_lost(pair, rows)

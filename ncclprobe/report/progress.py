@@ -110,7 +110,7 @@ class Progress:
             self._live.start()
         if self._live is not None:
             place = f"\\[{min(self._rows + 1, self._expected)}/{self._expected}] " if self._expected else ""
-            self._live.update(f"… {place}{self._known(phase)}{self._left()}", refresh=True)
+            self._live.update(f"… {place}{self._shorten_phase(phase)}{self._left()}", refresh=True)
 
     def finish(self, part: str) -> None:
         """Report that `part` is finished, and how long it took, if there is no terminal with a line to redraw."""
@@ -127,7 +127,7 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def _known(self, phase: str) -> str:
+    def _shorten_phase(self, phase: str) -> str:
         """Return the phase; for a row with an interval only the row and the interval's width."""
         if not self._row or not phase.startswith(f"{self._row} "):
             return phase

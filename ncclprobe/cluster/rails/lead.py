@@ -102,9 +102,9 @@ class RailRun:
         if not untested:
             with contextlib.suppress(TimeoutError):  # a wave that is late; what came by then is kept
                 await run_in_thread(self._search, self._deadline + _REPLY_S)
-        return {rank: self._made(rank, untested) for rank in sorted(self._ends)}
+        return {rank: self._rails_of(rank, untested) for rank in sorted(self._ends)}
 
-    def _made(self, rank: int, untested: str) -> Rails:
+    def _rails_of(self, rank: int, untested: str) -> Rails:
         ends = self._ends[rank]
         return Rails(
             rank, dict(self._fleet.names), ends.ports, ends.why, untested, ends.cross, ends.moved_gbps,

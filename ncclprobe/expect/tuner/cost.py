@@ -195,7 +195,7 @@ def table(
     """
     found = cells(graphs, system, shape, op, version)
     comm = communicator(graphs, system, shape, version)
-    left = [cell for cell in found if _is_available(cell, comm, op) and _wanted(cell, forced or Forced())]
+    left = [cell for cell in found if _is_available(cell, comm, op) and _is_allowed(cell, forced or Forced())]
     if not left and comm.tuning.ring_returns:
         left = [cell for cell in found if cell.algbw_GBps > 0 and cell.algorithm == "Ring"]
     return tuple(_cost(cell, comm, op, nbytes) for cell in left)
@@ -221,7 +221,7 @@ def _is_available(cell: Cell, comm: _Communicator, op: str) -> bool:
     return cell.algbw_GBps > 0
 
 
-def _wanted(cell: Cell, forced: Forced) -> bool:
+def _is_allowed(cell: Cell, forced: Forced) -> bool:
     return (forced.algorithms is None or cell.algorithm in forced.algorithms) and (
         forced.protocols is None or cell.protocol in forced.protocols
     )

@@ -488,7 +488,7 @@ def _look(
     stacks = _each(ranks[: bounds.JOB_STACKS], lambda rank: stack(host, rank.pid, number)) if asked.stacks else []
     return JobLook(
         tuple(states),
-        records((_named(rank), each) for rank, each in found if isinstance(each, FlightDump)),
+        records((_dump_name(rank), each) for rank, each in found if isinstance(each, FlightDump)),
         tuple("" if isinstance(each, FlightDump) else each for _, each in found),
         tuple(each if isinstance(each, Absent) else each.frames for each in stacks),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _ras_answer(host, ranks, number).encode())),
@@ -580,7 +580,7 @@ def _pids(ranks: Sequence[JobProcess]) -> list[int]:
     return [each.pid for each in ranks[: bounds.NODE_RANKS]]
 
 
-def _named(rank: JobProcess) -> str:
+def _dump_name(rank: JobProcess) -> str:
     return f"records of rank_{rank.rank}" if rank.rank is not None else f"records of process {rank.pid}, rank"
 
 

@@ -200,7 +200,7 @@ def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
     """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row represents its verdict."""
     own = own_node(verdict)
     for finding in verdict.findings:
-        yield _found(verdict, finding), finding.nodes or own
+        yield _finding_row(verdict, finding), finding.nodes or own
     if verdict.status in (Status.PASS, Status.SKIP, Status.UNKNOWN):
         required = verdict.required and verdict.status is Status.UNKNOWN
         yield (
@@ -211,7 +211,7 @@ def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
         yield Row(verdict.status.value, verdict.id, verdict.title, (), message=verdict.why), own
 
 
-def _found(verdict: Verdict, finding: Finding) -> Row:
+def _finding_row(verdict: Verdict, finding: Finding) -> Row:
     blame = "" if finding.severity is Severity.NOTE else digest.blamed(finding)
     return Row(
         finding.severity.value, verdict.id, verdict.title, (), finding.subject, finding.message, finding.seen,

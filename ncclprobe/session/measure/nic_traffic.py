@@ -129,7 +129,7 @@ class TransportDetection:
         On one node no byte should leave it, and nothing is counted.
         """
         self._set_phase("choose the calls to count")
-        wanted = self._exchange.share(self._wanted() if self._identity.rank == 0 else None)
+        wanted = self._exchange.share(self._choose_sizes() if self._identity.rank == 0 else None)
         calls = {name: Calls(**one) for name, one in wanted.items()}
         if not calls:
             return ()
@@ -144,7 +144,7 @@ class TransportDetection:
                 )
         return tuple(found)
 
-    def _wanted(self) -> dict[str, dict[str, Any]]:
+    def _choose_sizes(self) -> dict[str, dict[str, Any]]:
         """Choose, for each operation, the largest size whose call is short, and the number of calls."""
         if len(set(self._hosts)) < 2:
             return {}
