@@ -28,9 +28,9 @@ from ncclprobe.model.errors import HostError, Missing
 _NO_FILE = Missing("no file of settings was pasted")
 _SYSTEM_FILE: Question = ("conf", "/etc/nccl.conf")
 _CONF = re.compile(r"(?:.{0,80}[$#>%] ?(?:sudo )?(?:cat|less|head|more) |# {0,4}|==> )[\w./~-]{0,200}/\.?nccl\.conf\b")
-"""The first line of a pasted file of settings: a prompt that shows it, or a comment with its name."""
+"""First line of a pasted settings file: a prompt that shows it, or a comment with its name."""
 NO_SETTINGS: Answers = {("env",): "{}", ("home",): _NO_FILE, _SYSTEM_FILE: _NO_FILE}
-"""What devices are judged with if no settings were pasted: NCCL's defaults."""
+"""Settings to judge devices with if none were pasted: NCCL's defaults."""
 
 _MOST_LINES = 20_000
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,16}m")
@@ -45,14 +45,14 @@ _PREFIXES = tuple(
         ),
     )
 )
-"""What `kubectl logs --timestamps` and docker compose put before each line."""
+"""Line prefixes of `kubectl logs --timestamps` and docker compose."""
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}): ?")
 _LINES_OF_A_HOST = 3
 _PROMPT = re.compile(
     r"(?!# )[\w.@:~/\[\]() -]{0,80}[$#>%] ?(?=(?:sudo )?[a-z_.\-/]{2,40}(?:\s|$))|"
     r"# (?=(?:cat|env|printenv|ls|ip|ib\w{2,12}|rdma|show_gids|nvidia-smi|ls\w{2,3}|ulimit|df|ethtool|docker)\b)"
 )
-"""What stands before a command. A comment looks like the prompt of root."""
+"""Shell prompt before a command. A comment looks like the prompt of root."""
 _ENV: Question = ("env",)
 _ENV_FILE = re.compile(r"--env-file[= ]([\w./~-]{1,120})")
 _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -60,10 +60,12 @@ _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def forms(text: str) -> dict[str, dict[str, Answers]]:
-    """Return what each form in a text shows, by host ("": no line names one) and form; empty: none is recognised."""
+    """Return the answers of each form in a text, by host ("" without host names) and form; empty if none
+    is recognised.
+    """
     lines = [_COLOURS.sub("", line).rstrip("\r ") for line in unwrapped(text).splitlines()[:_MOST_LINES]]
     found: dict[str, dict[str, Answers]] = {}
-    for host, own in _lines_by_host(_bare(lines)).items():
+    for host, own in _lines_by_host(_strip_prefixes(lines)).items():
         answers, said = dict(_host_answers(own)), described(own)
         if answers or '"given"' in str(said.get(NAMED, "")):
             found[host] = answers | ({"description": dict(said)} if said else {})
@@ -73,8 +75,8 @@ def forms(text: str) -> dict[str, dict[str, Answers]]:
     return found
 
 
-def _bare(lines: list[str]) -> list[str]:
-    """Return lines without what a mail, a launcher or a container put before them."""
+def _strip_prefixes(lines: list[str]) -> list[str]:
+    """Strip what a mail, a launcher or a container put before the lines."""
     lines = [_QUOTED.sub("", line, count=1) if line.startswith(">") else line for line in lines]
     for prefix in _PREFIXES:
         if all(prefix.match(line) for line in lines if line.strip()):
@@ -83,7 +85,7 @@ def _bare(lines: list[str]) -> list[str]:
 
 
 def _lines_by_host(lines: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each host, as pdsh and `srun -l` print them; of "" all, if some line names none."""
+    """Return the lines of each host, as pdsh and `srun -l` print them; all under "" if some line names none."""
     found: dict[str, list[str]] = {}
     for line in filter(str.strip, lines):
         host = _HOST.match(line)
@@ -116,19 +118,19 @@ def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
         variables |= {name: None for name in _MEETING if in_part and name not in variables}
         master = variables.get("MASTER_ADDR") or ""
         gone = missing_files(lines)
-        answers = {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(master)}
+        answers = {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolve(master)}
         yield "settings", answers
 
 
-def _resolved(name: str) -> Answers:
-    """Return what a name resolves to if no resolver is needed to know it."""
+def _resolve(name: str) -> Answers:
+    """Return what a name resolves to, if that needs no resolver."""
     address = "127.0.0.1" if name == "localhost" else name
     known = re.fullmatch(r"\d{1,3}(?:\.\d{1,3}){3}", address)
     return {("resolve", name): json.dumps({"addresses": [address], "seconds": 0.0})} if known else {}
 
 
 def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Yield what each prompt printed, without fences of Markdown."""
+    """Yield the output after each prompt, without Markdown fences."""
     section: list[str] = []
     for line in lines:
         if _PROMPT.match(line) or line.startswith("```"):
@@ -139,9 +141,9 @@ def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def joined(parts: Mapping[str, Answers]) -> tuple[Answers, list[str]]:
-    """Return the answers of all pastes, by name, as one machine's, and a line for each contradiction between two.
+    """Merge the answers of all pastes, by name, into one machine's, with a line for each contradiction between two.
 
-    Devices and settings add up; of the GPUs the longest text counts. A LID is written in too many ways to compare.
+    Devices and settings add up; for the GPUs the longest text counts. A LID has too many notations to compare.
     """
     whole: Answers = {}
     source: dict[Question | str, str] = {}
@@ -163,7 +165,7 @@ _NICS: Question = ("list", "/sys/class/infiniband")
 
 
 def _with_named_nics(whole: Answers) -> Answers:
-    """Return answers with the NICs that NCCL_IB_HCA names, if the texts do not show all: no more is known of those."""
+    """Add the NICs that NCCL_IB_HCA names, if the texts do not show all; nothing else is known of these."""
     text = str(json.loads(str(whole.get(_ENV, "{}"))).get("NCCL_IB_HCA") or "")
     if _NICS not in whole or not json.loads(str(whole.get(NAMED, "{}"))).get("some_nics") or text.startswith("^"):
         return whole

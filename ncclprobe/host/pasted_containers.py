@@ -1,4 +1,4 @@
-"""What a container is given by `docker run`, a file of compose or a manifest of Kubernetes: limits, memory, devices."""
+"""What `docker run`, a compose file or a Kubernetes manifest gives a container: limits, memory, devices."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from ncclprobe.host.pasted_settings import OptionOf, whole
 from ncclprobe.model.errors import HostError
 
 Pair = tuple[tuple[str, ...], str]
-"""A path of keys in a file of YAML, an item of a list by its number, and the value there."""
+"""A path of YAML keys, with the index for a list item, and the value there."""
 
 _KEY = re.compile(r"[\"']?([\w./-]{1,120})[\"']?:(?:\s+(\S.{0,2000}))?")
 _DEEPEST = 32
@@ -54,26 +54,26 @@ def pairs(lines: Sequence[str]) -> list[Pair]:
             above = [*(each for each in above if each[0] < indent), (indent, key[1], False)]
         path, value = tuple(name for _, name, _ in above), (key[2] if key else text) or ""
         if path and value and not text.startswith("#"):
-            found += _flow(path, value)
+            found += _flow_pairs(path, value)
     return found
 
 
-def _flow(path: tuple[str, ...], value: str) -> Iterator[Pair]:
-    """Yield what ``{a: 1, b: {c: [d]}}`` holds, a list of plain values as it is."""
+def _flow_pairs(path: tuple[str, ...], value: str) -> Iterator[Pair]:
+    """Yield the pairs of ``{a: 1, b: {c: [d]}}``; a list of plain values stays as it is."""
     inner = value.strip()
     if len(path) > _DEEPEST or (not inner.startswith("{") and not re.match(r"\[\s*\{", inner)):
         yield path, _bare(inner)
         return
-    for number, part in enumerate(_parts(inner[1:-1])):
+    for number, part in enumerate(_split_commas(inner[1:-1])):
         key = _KEY.fullmatch(part) if inner.startswith("{") else None
         if key:
-            yield from _flow((*path, key[1]), key[2] or "")
+            yield from _flow_pairs((*path, key[1]), key[2] or "")
         elif inner.startswith("["):
-            yield from _flow((*path, str(number)), part)
+            yield from _flow_pairs((*path, str(number)), part)
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Yield what commas separate outside brackets and quotation marks."""
+def _split_commas(text: str) -> Iterator[str]:
+    """Split at commas outside brackets and quotation marks."""
     deep, quote, begin = 0, "", 0
     for at, letter in enumerate(text):
         if quote or letter in "\"'":
@@ -107,7 +107,7 @@ def _answers(shm: int | None, memlock: str) -> dict[Question, str | HostError]:
 
 
 def command(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the options of the first `docker run` that gives a container GPUs, each with its value."""
+    """Return the options and values of the first `docker run` that gives a container GPUs."""
     line = next((each[:4000] for each in whole(lines) if _RUN.search(each[:4000]) and _GPUS.search(each[:4000])), "")
     return [(match[1], match[2] or "") for match in _OPTIONS.finditer(line)]
 
@@ -125,7 +125,7 @@ def limits(lines: Sequence[str]) -> dict[Question, str | HostError]:
         return _answers(_shm_of_docker(given), memlock)
     found = pairs(lines)
     if any(path[0] == "services" for path, _ in found):
-        return _of_compose(found)
+        return _compose_limits(found)
     return _answers(_shm_of_pod(found), "")
 
 
@@ -136,8 +136,8 @@ def _shm_of_docker(given: Sequence[tuple[str, str]]) -> int | None:
     return _bytes(size.rstrip("\"'")) if size else _DEFAULT
 
 
-def _of_compose(found: Sequence[Pair]) -> dict[Question, str | HostError]:
-    """Return the limits of the first service that is given GPUs."""
+def _compose_limits(found: Sequence[Pair]) -> dict[Question, str | HostError]:
+    """Return the limits of the first service with GPUs."""
     own = [(path[2:], value) for path, value in found if path[0] == "services" and path[1] == _service(found)]
     at = dict(own)
     memlock = next((at[path] for path in _MEMLOCK if path in at), "")
@@ -150,14 +150,14 @@ _MEMLOCK = (("ulimits", "memlock"), ("ulimits", "memlock", "soft"))
 
 
 def _service(found: Sequence[Pair]) -> str:
-    """Return the first service of a compose file that is given GPUs; empty: there is none."""
+    """Return the name of the first service with GPUs in a compose file; empty if none."""
     own = [(path, value) for path, value in found if len(path) > 2 and path[0] == "services"]
     gives = (path[1] for path, value in own if "gpu" in value.lower() or value == "nvidia")
     return next(gives, "")
 
 
 def _shm_of_pod(found: Sequence[Pair]) -> int | None:
-    """Return the room in /dev/shm of the pod of a whole manifest; None: it is the host's, large, or not shown."""
+    """Return the bytes of /dev/shm of a complete manifest's pod; None: the host's, large, or not shown."""
     at = dict(found)
     asked = [_bytes(value) or 0 for path, value in found if path[-1] == "nvidia.com/gpu"]
     if not at.get(("kind",)) or max(asked, default=0) < 2 or any(path[-1] == "hostIPC" for path, _ in found):
@@ -189,13 +189,13 @@ def devices(lines: Sequence[str]) -> dict[str, int]:
 
 
 def _asks_alone(written: Sequence[Pair]) -> bool:
-    """Return whether a whole manifest gives its pods GPUs, and no more than the devices that it asks for."""
+    """Return whether a complete manifest gives its pods GPUs, and no devices but the requested ones."""
     at = {path[-1]: value for path, value in written}
     return "kind" in at and "nvidia.com/gpu" in at and "true" not in (at.get("privileged"), at.get("hostNetwork"))
 
 
 def problems(lines: Sequence[str]) -> Iterator[dict[str, str | bool]]:
-    """Yield what a container lacks for a job of several nodes."""
+    """Yield what a container lacks for a multi-node job."""
     text, found = "\n".join(lines), pairs(lines)
     if given := command(lines):
         words = [f"{name}={value}" for name, value in given]
@@ -207,8 +207,8 @@ def problems(lines: Sequence[str]) -> Iterator[dict[str, str | bool]]:
         words = [f"{'/'.join(path[2:])}={value}" for path, value in found if path[:2] == ("services", service)]
         yield from _without_device(text, words, "the service")
     else:
-        yield from _without_lock(found)
-        yield from _slowed(found)
+        yield from _missing_ipc_lock(found)
+        yield from _low_limits(found)
     yield from _unmounted(text, command(lines), found)
 
 
@@ -216,8 +216,8 @@ _PER_RANK, _MEMORY = 2, 2 << 30
 _CPU = re.compile(r"(\d{1,7})(m?)")
 
 
-def _slowed(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
-    """Yield that a pod's limit on processors is too low for a rank on each of its GPUs."""
+def _low_limits(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
+    """Report CPU and memory limits of a pod that are too low for one rank per GPU."""
     at = {path: value for path, value in found if "limits" in path}
     for path, value in at.items():
         gpus, cpu = at.get((*path[:-1], "nvidia.com/gpu"), ""), _CPU.fullmatch(value)
@@ -238,7 +238,7 @@ _NAMED_FILE = re.compile(r"(NCCL_(?:TOPO|GRAPH|TOPO_DUMP|CONF)_FILE)[\"']?\s?[=:
 
 
 def _unmounted(text: str, given: Sequence[tuple[str, str]], found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
-    """Yield that a variable names a file of the host that no volume brings into the container."""
+    """Report a variable that names a host file which no volume mounts into the container."""
     mounts = [value for name, value in given if name in ("-v", "--volume", "--mount")]
     mounts += [value for path, value in found if path[-1] == "mountPath" or "volumes" in path]
     inside = [part.removeprefix("dst=").removeprefix("target=") for each in mounts for part in re.split("[:,]", each)]
@@ -270,8 +270,8 @@ def _without_device(text: str, words: Sequence[str], where: str) -> Iterator[dic
         yield _of_container("/dev/infiniband", message, "--device=/dev/infiniband --ulimit memlock=-1")
 
 
-def _without_lock(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
-    """Yield that a pod with RDMA devices may not lock memory. EFA's plugin gives what it needs."""
+def _missing_ipc_lock(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
+    """Report a pod with RDMA devices that may not lock memory. EFA's plugin grants what it needs."""
     nics = [path[-1] for path, _ in found if _NICS.fullmatch(path[-1]) and path[-1] not in (EFA, "rdma/ib")]
     may = any("IPC_LOCK" in value or "SYS_ADMIN" in value or value == "ALL" for _, value in found) or any(
         path[-1] == "privileged" and value == "true" for path, value in found
@@ -287,7 +287,7 @@ def _without_lock(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
 
 
 def workers(lines: Sequence[str]) -> Mapping[str, int]:
-    """Return how many GPUs a job's container or allocation has, by the words that say so."""
+    """Return the number of GPUs of a job's container or allocation, by the words that state it."""
     found: dict[str, int] = {}
     for name, value in command(lines):
         listed = re.fullmatch(r"[\\\"']{0,3}device=([\d,]{1,60})[\\\"']{0,3}", value) if name == "--gpus" else None

@@ -1,4 +1,4 @@
-"""What ``ethtool`` prints of an interface: its speed, its link, and packets that it dropped for want of buffers."""
+"""``ethtool`` output of an interface: its speed, its link, and packets dropped for want of buffers."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _SPEED = re.compile(r"Speed: (\d{1,7})Mb/s")
 _ASKED = re.compile(r"ethtool (?:-S|--statistics) ([\w.@-]{1,32})")
 _COUNTER = re.compile(r"\s{0,16}([a-z]\w{3,60}): (\d{1,19})")
 _LOST = re.compile(r"rx_(?:prio\d_)?discards(?:_phy)?|rx_prio\d_buf_discard|rx_buffer_(?:passed_thres|full)_phy")
-"""Names by mlx5's driver of packets that arrived and had no room."""
+"""mlx5's counters of packets that arrived and had no room."""
 
 
 def ethtool(lines: Sequence[str]) -> dict[Question, str | HostError]:

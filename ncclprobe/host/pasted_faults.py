@@ -29,7 +29,7 @@ _WITH_FABRIC = re.compile(
     r"\b(?:p4de?|p5\w{0,2}|p6-\w{4,5})\.|\bnd\d{2}|\b(?:dgx|hgx)\b|bm\.gpu|\ba3-ultra|\ba4x?-|\bgb[23]00|infiniband|\broce\b",
     re.IGNORECASE,
 )
-"""Machines that have a fabric of RDMA."""
+"""Machines with an RDMA fabric."""
 _PLAIN_GPUS = re.compile(r"\b(?:L40S?|L4|A10G?|T4|RTX|GeForce)\b|\b[AH]\d00 (?:80GB )?PCIe|\bH[12]00 NVL\b")
 """GPUs without NVSwitches, which need no fabric manager."""
 _FORCED = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "FI_PROVIDER")
@@ -45,8 +45,13 @@ def faults(lines: Sequence[str], variables: Mapping[str, str | None]) -> dict[Qu
     >>> json.loads(faults(["$ ibv_devinfo", "No IB devices found"], {})[FAULTS])[0]["id"]
     'ib.state'
     """
-    found = [*_plugin(lines, variables), *_no_device(lines, variables), *_services(lines), *_links(lines)]
-    found += [*_ethtool(lines), *_packets(lines)]
+    found = [
+        *_missing_plugins(lines, variables),
+        *_no_device(lines, variables),
+        *_stopped_services(lines),
+        *_nvlink_errors(lines),
+    ]
+    found += [*_slow_interfaces(lines), *_small_mtu(lines)]
     return {FAULTS: json.dumps(found)} if found else {}
 
 
@@ -54,8 +59,8 @@ def _fault(check: str, subject: str, message: str, remedy: str, severity: str = 
     return {"id": check, "subject": subject, "message": message, "remedy": remedy, "severity": severity}
 
 
-def _plugin(lines: Sequence[str], variables: Mapping[str, str | None]) -> Iterator[dict[str, str]]:
-    """Yield that a variable asks for a plugin that the text shows not to be there, or an image may not have."""
+def _missing_plugins(lines: Sequence[str], variables: Mapping[str, str | None]) -> Iterator[dict[str, str]]:
+    """Report a requested plugin that the text shows to be missing, or that an image may lack."""
     asked = {name: variables.get(name) or "" for name in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN")}
     named = next((f"{name}={value}" for name, value in asked.items() if value.lower() not in _BUILT_IN), "")
     text = "\n".join(lines)
@@ -98,8 +103,8 @@ def _no_device(lines: Sequence[str], variables: Mapping[str, str | None]) -> Ite
 _OFF = re.compile(r"(?:inactive|failed|dead)$")
 
 
-def _services(lines: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield that the fabric manager is not running, as ``systemctl is-active`` prints it."""
+def _stopped_services(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Report a fabric manager that is not running, as ``systemctl is-active`` prints it."""
     if any(map(_PLAIN_GPUS.search, lines)):
         return
     for number, line in enumerate(lines):
@@ -113,7 +118,7 @@ def _services(lines: Sequence[str]) -> Iterator[dict[str, str]]:
                 yield _fault("nvl.fabric", "nvidia-fabricmanager", message, remedy)
 
 
-def _links(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+def _nvlink_errors(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield the links whose errors ``nvidia-smi nvlink -e`` counts."""
     gpu, counts = "", Counter[str]()
     for line in lines:
@@ -130,7 +135,7 @@ def _links(lines: Sequence[str]) -> Iterator[dict[str, str]]:
         yield _fault("nvl.links", link, f"counts {count} errors of its NVLink", remedy, "warn")
 
 
-def _ethtool(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+def _slow_interfaces(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield interfaces that are slower than most others of ``ethtool``, or have no link."""
     name, speeds = "", dict[str, int]()
     for line in lines:
@@ -156,8 +161,8 @@ _SIBLINGS = 2
 _SMALLEST = 4096
 
 
-def _packets(lines: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield that a RoCE port sends small packets, as ``ibv_devinfo`` shows it."""
+def _small_mtu(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Report a RoCE port with a small MTU, as ``ibv_devinfo`` shows it."""
     size = ""
     for line in lines:
         found = _MTU.match(line)

@@ -1,4 +1,4 @@
-"""What the tools of NVIDIA, RDMA and the kernel print, each turned into answers of a capture.
+"""Output of NVIDIA's, RDMA and kernel tools, each turned into answers of a capture.
 
 A reader gets the lines of a whole text, finds its own form among them, and returns nothing if it is not there.
 """
@@ -45,7 +45,7 @@ _OF_IBSTAT = {
     "link layer": "link_layer",
     "link_layer": "link_layer",
 }
-"""Names of ibstat and ibstatus, and the kernel's files of a port."""
+"""Kernel file of a port by field of ibstat and ibstatus."""
 
 
 def _ibstat(lines: Sequence[str]) -> Answers:
@@ -101,7 +101,7 @@ def _devinfo(lines: Sequence[str]) -> Answers:
         elif device and number:
             ports[device][number][name] = value
     for fields in (port for of in ports.values() for port in of.values()):
-        _completed(fields)
+        _complete(fields)
     names = {
         "state": "state",
         "phys_state": "phys_state",
@@ -144,7 +144,7 @@ _NIC = re.compile(r"(?:mlx[45]|rdmap|ibp|roce|bnxt_re|irdma|efa|hfi1)[\w.-]{0,30
 
 
 def _names_of_nics(lines: Sequence[str]) -> Answers:
-    """Read ``ls /sys/class/infiniband``, ``ibstat -l`` or ``ibv_devices``: which NICs there are."""
+    """Read NIC names from ``ls /sys/class/infiniband``, ``ibstat -l`` or ``ibv_devices``."""
     found: list[str] = []
     inside = False
     for line in lines:
@@ -159,8 +159,8 @@ def _names_of_nics(lines: Sequence[str]) -> Answers:
     return {("list", _IB): json.dumps(list(dict.fromkeys(found))), **ports} if found else {}
 
 
-def _completed(fields: dict[str, str]) -> None:
-    """Add the same facts in other words: width and speed are a rate, and a port in INIT has a link."""
+def _complete(fields: dict[str, str]) -> None:
+    """Add derived fields: width and speed give a rate, and a port in INIT has a link."""
     width, speed = fields.get("active_width", ""), fields.get("active_speed", "")
     lanes, lane = width.partition("X")[0], speed.partition(" ")[0]
     if lanes.isdecimal() and lane.replace(".", "", 1).isdecimal():
@@ -185,7 +185,7 @@ def _devices(ports: Mapping[str, Mapping[int, Mapping[str, str]]], names: Mappin
 
 
 def _port_file(file: str, value: str) -> str | None:
-    """Return what the kernel's file of a port would hold for a value of a tool; None: the tool does not say."""
+    """Return the content of a port's kernel file for a tool's value; None if the tool does not state it."""
     bare = value.partition(": ")[2] if value[:1].isdecimal() and ": " in value else value  # `4: ACTIVE` of ibstatus
     word = bare.partition(" ")[0].removeprefix("PORT_")
     if file == "state" and (number := _STATES.get(word.lower())):
@@ -202,7 +202,7 @@ def _port_file(file: str, value: str) -> str | None:
 
 
 def _blocks(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callable[[str], bool]) -> str:
-    """Return each line that begins a form, and those after it that belong to it."""
+    """Return each line that begins a form, with the following lines that belong to it."""
     kept: list[str] = []
     inside = False
     for line in lines:
@@ -213,7 +213,7 @@ def _blocks(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callab
 
 
 def _matrix(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi topo -m`` as it is, in the midst of other marks too: its own reader knows its damages."""
+    """Read ``nvidia-smi topo -m`` verbatim, even amid other marks: its own reader repairs it."""
     named = [words for line in lines if "GPU0" in (words := re.split(r"[^\w#]+", line))]
     if {"X" in words for words in named} != {True, False}:  # a row, and the header
         return {}
@@ -233,7 +233,7 @@ _LEGEND = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#", "PXN", "Leg
 
 
 def _nvlinks(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi nvlink -s`` as it is, without a last GPU that the paste cuts off."""
+    """Read ``nvidia-smi nvlink -s`` verbatim, without a last GPU that the paste cuts off."""
     gpus: list[list[str]] = []
     for line in lines:
         if line.startswith(("GPU ", "NVML: ")):
@@ -252,7 +252,7 @@ def _nvlinks(lines: Sequence[str]) -> Answers:
 _INTERFACE = re.compile(
     r"(?:\d{1,5}: )?([\w.-]{1,32})(?:@[\w.-]{1,32})?: (?:flags=\d{1,6})?<([A-Z0-9_,]{0,200})>\s{1,4}mtu (\d{1,6})"
 )
-"""The heading of an interface in ``ip addr`` and in ``ifconfig``."""
+"""Heading of an interface in ``ip addr`` and ``ifconfig``."""
 
 
 def _addresses(lines: Sequence[str]) -> Answers:
@@ -309,7 +309,7 @@ _OF_FILES = {
     re.compile(r"(?:\*|@\w{1,32}|\w{1,32})\s+(?:soft|-)\s+memlock\s+(\d{1,18}|unlimited)"): 1024,
     re.compile(r"ulimit (?:-S ?)?-l (\d{1,18}|unlimited)"): 1024,
 }
-"""Lines that set the limit on locked memory: of systemd's units, of limits.conf(5) and of a script."""
+"""Lines that set the limit of locked memory: in systemd units, limits.conf(5) and scripts."""
 _ULIMIT = (
     re.compile(r".{0,60}\((?:[\w -]{1,20}, )?(-[lnu])\)\s+(\d{1,18}|unlimited)"),  # bash
     re.compile(r"(-[lnu]): .{0,60}\s(\d{1,18}|unlimited)"),  # zsh
@@ -317,7 +317,7 @@ _ULIMIT = (
 
 
 def _limits(lines: Sequence[str]) -> Answers:
-    """Read ``ulimit -a`` of bash or zsh, ``ulimit -l`` below its prompt, and ``/proc/PID/limits``."""
+    """Read ``ulimit -a`` of bash or zsh, ``ulimit -l`` after its prompt, and ``/proc/PID/limits``."""
     found: Answers = {}
     for line, following in pairwise([*lines, ""]):
         words = line.strip()
@@ -341,7 +341,7 @@ def _limits(lines: Sequence[str]) -> Answers:
 
 
 def _limit(text: str, factor: int) -> int | None:
-    """Return a limit; None: there is none. Below zero: it cannot be read."""
+    """Parse a limit; None if unlimited, negative if unreadable."""
     return int(text) * factor if text.isdecimal() else None if text == "unlimited" else -1
 
 
@@ -409,7 +409,7 @@ _NOT_THERE = re.compile(
 
 
 def missing_files(lines: Sequence[str]) -> Answers:
-    """Read that ``ls`` or ``cat`` found no file. Logs have such lines too: they make no text a paste."""
+    """Read that ``ls`` or ``cat`` found no file. Logs have such lines too: they do not make a text a paste."""
     found = [match[1] for line in lines if (match := _NOT_THERE.fullmatch(line.strip()))]
     return {(kind, path): Missing("No such file or directory") for path in found for kind in ("read", "stat")}
 

@@ -1,4 +1,4 @@
-"""What nvidia-smi prints of GPUs, each form as ``nvidia-smi -q -x`` would answer."""
+"""nvidia-smi's output about GPUs, each form converted to what ``nvidia-smi -q -x`` would answer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -45,16 +45,16 @@ _IN_XML = {
     "fabric/cliqueid": "fabric/cliqueId",
     "fabric/clusteruuid": "fabric/clusterUuid",
 }
-"""The place in ``-x`` of what ``nvidia-smi -q`` prints, unless it is the heading in small letters."""
+"""Path in ``-x`` of a heading of ``nvidia-smi -q``, unless it is the heading in small letters."""
 _REASONS = re.compile(r"clocks_(event|throttle)_reasons/(?:\w{1,40}/)?(\w{1,40})")
 
 
 _OF_QUERY = ("fabric", "gpu_fabric", "clocks_event_reasons", "clocks_throttle_reasons", "remapped_rows", "ecc_errors")
-"""Headings of parts of ``nvidia-smi -q`` that a filter leaves without the GPU they are of."""
+"""Headings in ``nvidia-smi -q`` whose parts a filter leaves without their GPU."""
 
 
 def query(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi -q``, whole or what a filter left of it, as the same with ``-x``, which has its own reader."""
+    """Read ``nvidia-smi -q``, whole or filtered, and convert it to ``-x``, which has its own reader."""
     gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
     versions = {"driver version": "", "cuda version": ""}
     for line in lines:
@@ -66,10 +66,10 @@ def query(lines: Sequence[str]) -> Answers:
         name, colon, value = line.partition(" : ")
         path = [each for each in path if each[0] < indent] + [(indent, _tag(name))]
         if colon and gpus:
-            gpus[-1][_place([each for _, each in path])] = value.strip()
+            gpus[-1][_xml_path([each for _, each in path])] = value.strip()
         elif colon and name.strip().lower() in versions:
             versions[name.strip().lower()] = value.strip()
-    return _xml(gpus or _parts(lines), versions["driver version"], versions["cuda version"])
+    return _xml(gpus or _filtered_gpus(lines), versions["driver version"], versions["cuda version"])
 
 
 _CSV = {
@@ -87,12 +87,12 @@ _CSV = {
     "compute_mode": "compute_mode",
     "persistence_mode": "persistence_mode",
 }
-"""Columns of ``nvidia-smi --query-gpu``, and their places in ``-x``."""
+"""Columns of ``nvidia-smi --query-gpu``, and their paths in ``-x``."""
 _STATED = re.compile(r"clocks_(event|throttle)_reasons\.(\w{1,40})")
 
 
 def csv(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi --query-gpu=… --format=csv``, with its line of names."""
+    """Read ``nvidia-smi --query-gpu=… --format=csv``, with its header."""
     names: list[str] = []
     gpus, versions = list[dict[str, str]](), {"driver_version": ""}
     for line in lines:
@@ -123,7 +123,7 @@ def _tag(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_")
 
 
-def _parts(lines: Sequence[str]) -> list[dict[str, str]]:
+def _filtered_gpus(lines: Sequence[str]) -> list[dict[str, str]]:
     """Return what a filter such as ``grep -A4 Fabric`` leaves of each GPU."""
     gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
     begun: set[str] = set()
@@ -140,12 +140,12 @@ def _parts(lines: Sequence[str]) -> list[dict[str, str]]:
         elif path:
             path = [each for each in path if each[0] < indent] + [(indent, tag)]
             if colon:
-                gpus[-1][_place([each for _, each in path])] = value.strip()
+                gpus[-1][_xml_path([each for _, each in path])] = value.strip()
     return [gpu for gpu in gpus if gpu]
 
 
-def _place(path: Sequence[str]) -> str:
-    """Return its place in ``-x``."""
+def _xml_path(path: Sequence[str]) -> str:
+    """Return the path of a heading in ``-x``."""
     whole = "/".join(path).removeprefix("gpu_" if path[0] == "gpu_fabric" else "")
     reason = _REASONS.fullmatch(whole)
     if reason and reason[2] == "idle":
@@ -165,7 +165,7 @@ _MODES = {"E. Process": "Exclusive_Process"}
 
 
 def table(lines: Sequence[str]) -> Answers:
-    """Read the table of ``nvidia-smi``: names that are not cut, addresses, modes and errors of memory."""
+    """Read the table of ``nvidia-smi``: names that are not cut, addresses, modes and memory errors."""
     gpus, versions = list[dict[str, str]](), ("", "")
     for line in lines:
         if head := _SMI_HEAD.search(line):
@@ -183,13 +183,13 @@ def table(lines: Sequence[str]) -> Answers:
             gpus[-1]["fb_memory_usage/total"] = "ERR!"
         elif line.startswith("| Processes"):
             break
-    for gpu, fields in zip(gpus, _parts(lines), strict=False):
+    for gpu, fields in zip(gpus, _filtered_gpus(lines), strict=False):
         gpu |= fields
     return _xml(gpus, *versions)
 
 
 def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
-    """Return `gpus`, each field with its place as a path, as ``nvidia-smi -q -x`` would answer."""
+    """Return `gpus`, with fields keyed by path, as ``nvidia-smi -q -x`` would print them."""
     if not gpus:
         return {}
     from xml.etree import ElementTree  # only where such a text was pasted

@@ -26,7 +26,7 @@ _TYPES = re.compile(
     r"|(?:dgx|hgx)[ _-]?(?:[abh]\d00|spark)|gb[23]00[ _-]nvl72)\b",
     re.IGNORECASE,
 )
-"""Names of machine types: of AWS, Google, Azure, Oracle and NVIDIA."""
+"""Machine type names of AWS, Google, Azure, Oracle and NVIDIA."""
 _MODEL = (
     r"(?:(?:nvidia|geforce)\s){0,2}"
     r"((?:[abhlv]\d{1,3}0?|gb\d{2,3}|l4|l40|rtx\s(?:a?\d{4}|pro\s\d{4})|[2-5]0[6-9]0)s?(?:-[\w-]{2,20})?)"
@@ -43,7 +43,7 @@ _GPUS = (
     re.compile(r"GPU \d{1,3}: (.{2,60}?) \(UUID: "),
     re.compile(r"^(NVIDIA [\w .-]{2,40}), \d"),
 )
-"""Where a text names the GPUs of a node: in manifests, requests, prose and in what nvidia-smi prints of them."""
+"""Where a text names a node's GPUs: in manifests, requests, prose and nvidia-smi's output."""
 _COUNTS = (
     re.compile(r"(?i)nvidia\.com/gpu[\"']?\s?[:=]\s?[\"']?(\d{1,2})\b"),
     re.compile(r"(?i)(?:--gres[= ]gpu:|--gpus-per-node[= ])(?:[a-z][\w.-]{1,30}:)?(\d{1,2})\b"),
@@ -65,7 +65,7 @@ _PROSE = (
     re.compile(rf"(?i)\b{_BUILT}.{{0,40}}?,? {_NUMBER} of them\b"),
     re.compile(rf"(?i)\b{_BUILT}[\w.-]{{1,30}} [x×(] ?{_NUMBER}\b"),
 )
-"""How many nodes there are, in a sentence or in the comment above a script."""
+"""Number of nodes in a sentence, or in the comment above a script."""
 _RANKS = (
     re.compile(r"--ntasks-per-node[= ](\d{1,3})\b"),
     re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,3})\b"),
@@ -81,19 +81,19 @@ _ALONE = re.compile(r"(?i)\s--standalone\b|\bonly this (?:node|machine)\b|\bmy (
 _CUT = re.compile(
     r"nvidia-smi.{0,80}(?:\| ?(?:head|tail|sed|grep|awk)\b|\s-i[= ]?\d)|^\s{0,8}[\[<(]?(?:\.\.\.|…|snip|truncated)"
 )
-"""That a text does not show all GPUs."""
+"""Signs that a text does not show all GPUs."""
 _SOME_NICS = re.compile(
     r"(?:show_gids|ibstat|ibstatus|ibv_devinfo|ibdev2netdev|rdma link|ls /sys/class/infiniband)\b"
     r".{0,60}?(?:\| ?(?:head|tail|sed)\b|\| ?grep.{0,40}(?:mlx|rdma|roce|_\d)|-d \w|(?:mlx|rdma|roce|ibp)\w{1,20})"
 )
-"""That it does not show all NICs."""
+"""Signs that a text does not show all NICs."""
 _RDMA = re.compile(
     r"\brdma/|/dev/infiniband|NCCL_IB_(?:HCA|GID_INDEX)\b|vpc\.amazonaws\.com/efa|\b\d{2,3}G IB\b|uverbs\d"
 )
 _SOURCES = re.compile(r"\s{0,40}(?:source|\.) [\w./~$\"{}-]{2,200}\s{0,8}(?:[;#&]|$)")
-"""That a script takes variables from a file whose text is not shown."""
+"""A script takes variables from a file whose text is not shown."""
 _LONGEST, _MOST = 200, 4000
-"""Characters of a line that is a sentence, and of one that is looked at."""
+"""Characters of a line that is a sentence, and of one that is searched."""
 
 
 def described(written: Sequence[str]) -> dict[Question, str]:
@@ -104,12 +104,12 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     """
     lines = [line[:_MOST] for line in whole(written)]
     found: dict[str, str | int | bool | list[str] | dict[str, str] | dict[str, int]] = {
-        "type": _only(_in_full(match[0]) for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
-        "gpu": _fullest(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
-        "gpus": _count([line for line in lines if not line.startswith("|")], _COUNTS),
+        "type": _agreed_word(_azure_size(match[0]) for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
+        "gpu": _longest_name(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
+        "gpus": _agreed_number([line for line in lines if not line.startswith("|")], _COUNTS),
         "nodes": _nodes(lines),
-        "ranks": _count(lines, _RANKS),
-        "withheld": _withheld(lines),
+        "ranks": _agreed_number(lines, _RANKS),
+        "withheld": _unpassed_variables(lines),
         "given": devices(written),
         "partial": any(map(_CUT.search, lines)),
         "some_nics": any(map(_SOME_NICS.search, lines)),
@@ -117,7 +117,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
         "sources": any(map(_SOURCES.match, lines)),
         "netdevs": {match[1]: match[2] for line in lines if (match := _NETDEV.match(line.strip()))},
     }
-    tasks, nodes = _count(lines, (_TASKS,)), _nodes(lines)
+    tasks, nodes = _agreed_number(lines, (_TASKS,)), _nodes(lines)
     if tasks and nodes and tasks % nodes == 0:
         found["ranks"] = found["ranks"] or tasks // nodes
     kept = {name: value for name, value in found.items() if value}
@@ -131,35 +131,35 @@ _AZURES = {
 }
 
 
-def _in_full(name: str) -> str:
-    """Return the name of Azure's size for that of its series, such as ND H100 v5; any other name as it is."""
+def _azure_size(name: str) -> str:
+    """Return Azure's size name for a series name such as ND H100 v5; any other name unchanged."""
     size = _AZURES.get(re.sub(r"[ _-]", "", name.lower()), name.lower())
     return f"standard_{size}" if size.startswith(("nc", "nd")) else size
 
 
-def _only(words: Iterable[str]) -> str:
-    """Return the word that all are; empty: there is none, or they differ."""
+def _agreed_word(words: Iterable[str]) -> str:
+    """Return the single word that all are; empty if there is none, or they differ."""
     found = Counter(word.lower() for word in words)
     return next(iter(found)) if len(found) == 1 else ""
 
 
-def _fullest(words: Iterable[str]) -> str:
-    """Return the longest name if the others say the same in short: ``L40S`` and ``NVIDIA L40S``; empty: they differ."""
+def _longest_name(words: Iterable[str]) -> str:
+    """Return the longest name if the others are its short forms: ``L40S`` and ``NVIDIA L40S``; empty if they differ."""
     found = sorted({word.lower().replace("-", " ") for word in words}, key=len)
     return found[-1] if found and all({*each.split()} <= {*found[-1].split()} for each in found) else ""
 
 
-def _count(lines: Sequence[str], patterns: Sequence[re.Pattern[str] | OptionOf]) -> int:
-    """Return the number that all matches give; 0: there is none, or they differ."""
+def _agreed_number(lines: Sequence[str], patterns: Sequence[re.Pattern[str] | OptionOf]) -> int:
+    """Return the number that all matches give; 0 if there is none, or they differ."""
     words = (match[1].lower() for each in patterns for line in lines for match in each.finditer(line))
-    return int(_only(str(_NUMBERS.get(word, word)) for word in words) or 0)
+    return int(_agreed_word(str(_NUMBERS.get(word, word)) for word in words) or 0)
 
 
 def _nodes(lines: Sequence[str]) -> int:
-    """Return the number of nodes that a launch line or a comment gives; 0: none does, or they differ."""
+    """Return the number of nodes in a launch line or comment; 0 if there is none, or they differ."""
     if any(map(_ALONE.search, lines)):
         return 1
-    if nodes := _count(lines, _NODES):
+    if nodes := _agreed_number(lines, _NODES):
         return nodes
     pods = [int(match[1]) for line in lines if (match := _PODS.fullmatch(line.strip()))]
     if pods:
@@ -167,10 +167,10 @@ def _nodes(lines: Sequence[str]) -> int:
     hosts = [match[1] for line in lines if (match := _HOSTS.search(line))]
     if hosts:
         return len({each.partition(":")[0] for each in hosts[0].split(",") if each})
-    world, here = _count(lines, (_WORLD,)), _count(lines, _RANKS)
+    world, here = _agreed_number(lines, (_WORLD,)), _agreed_number(lines, _RANKS)
     if here and world and world % here == 0:
         return world // here
-    return _count([line for line in lines if "=" not in line and len(line) < _LONGEST], _PROSE)
+    return _agreed_number([line for line in lines if "=" not in line and len(line) < _LONGEST], _PROSE)
 
 
 _EXPORTED = re.compile(r"export ((?:NCCL|UCX|FI|OFI_NCCL|TORCH_NCCL|NVSHMEM)_\w{1,80})=")
@@ -179,8 +179,8 @@ _ELSEWHERE = re.compile(r"\s--?(?:H|host|hostfile|machinefile)[= ]\S{1,2000}")
 _PASSED = re.compile(r"\s-x[= ](\w{1,80})|mca_base_env_list[= ]\S")
 
 
-def _withheld(lines: Sequence[str]) -> list[str]:
-    """Return exported variables that Open MPI does not pass to other nodes: it passes those of ``-x`` (mpirun(1))."""
+def _unpassed_variables(lines: Sequence[str]) -> list[str]:
+    """Return exported variables that Open MPI does not pass to other nodes; it passes those of ``-x`` (mpirun(1))."""
     command = next((line for line in lines if _OPEN_MPI.search(line) and _ELSEWHERE.search(line)), "")
     passed = {match[1] for match in _PASSED.finditer(command)}
     hosts = _HOSTS.search(command)

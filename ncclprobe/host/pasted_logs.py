@@ -1,6 +1,6 @@
-"""Logs among pasted texts: the kernel's, the journal's, what systemctl and `kubectl describe` print.
+"""Logs among pasted texts: of the kernel, the journal, systemctl and `kubectl describe`.
 
-They show no device by themselves. `doctor` takes them for what `explain` finds in them.
+They show no device by themselves. `doctor` takes from them what `explain` finds in them.
 """
 
 import json
@@ -17,15 +17,15 @@ _JOURNAL = re.compile(
 )
 _UNIT = re.compile(r".{0,3}[\w@.-]{1,80}\.service - ")
 _PART = 0.5
-"""So much of a text has to be lines of a log."""
+"""Share of a text that has to be log lines."""
 _REFUSED = re.compile(
     r"Unable to determine the device handle for gpu|NVIDIA-SMI has failed because|Failed to initialize NVML|"
     r"No devices were found$",
     re.IGNORECASE,
 )
-"""What nvidia-smi prints if it cannot ask the driver, or a GPU does not answer it."""
+"""nvidia-smi's errors if it cannot reach the driver, or a GPU does not answer."""
 _WRAPPED = re.compile(r'\{"(?:log|stream|time)": ?"')
-"""The beginnings of lines of docker's json-file logs."""
+"""Line beginnings of docker's json-file logs."""
 
 
 def log(lines: Sequence[str]) -> dict[Question, str | HostError]:
@@ -42,7 +42,7 @@ def log(lines: Sequence[str]) -> dict[Question, str | HostError]:
 
 
 def unwrapped(text: str) -> str:
-    """Return a text without the JSON that docker puts around each line; any other text as it is."""
+    """Remove the JSON that docker puts around each line; return any other text unchanged."""
     lines = text.splitlines()
     if not lines or not all(_WRAPPED.match(line) for line in lines if line.strip()):
         return text

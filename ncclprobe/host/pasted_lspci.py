@@ -1,4 +1,4 @@
-"""What ``lspci -vv`` prints, as the kernel's files of each function, and the ports that redirect requests (ACS)."""
+"""``lspci -vv`` output as the kernel's files of each function, and the ports that redirect requests (ACS)."""
 
 import json
 import re

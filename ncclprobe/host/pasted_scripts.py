@@ -1,4 +1,6 @@
-"""Mistakes in pasted scripts and manifests that no setting shows: who starts how many workers, and on which GPUs."""
+"""Mistakes in pasted scripts and manifests that no setting shows: which launcher starts how many workers, on which
+GPUs.
+"""
 
 import json
 import re
@@ -34,13 +36,25 @@ def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
     '--ntasks-per-node'
     """
     whole = re.sub(r"\\\n\s*", " ", "\n".join(lines)).split("\n")
-    found = [*_unquoted(lines), *_multiplied(whole), *_unavailable_gpus(lines), *_too_many(whole), *problems(lines)]
-    found += [*_isolated(whole), *_of_several_versions(lines), *_narrow(whole), *_other_count(whole), *_no_gpu(whole)]
+    found = [
+        *_unquoted_values(lines),
+        *_multiplied_launches(whole),
+        *_unavailable_gpus(lines),
+        *_too_many(whole),
+        *problems(lines),
+    ]
+    found += [
+        *_isolated_gpus(whole),
+        *_mixed_nccl_versions(lines),
+        *_too_few_cores(whole),
+        *_node_count_mismatch(whole),
+        *_no_gpu(whole),
+    ]
     return {PROBLEMS: json.dumps(found)} if found else {}
 
 
-def _unquoted(lines: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the variables of a manifest whose values are numbers or booleans to YAML."""
+def _unquoted_values(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the variables of a manifest whose values are numbers or booleans in YAML."""
     if not any(_MANIFEST.match(line.strip().removeprefix("- ")) for line in lines):
         return
     written = [line.strip() for line in lines if line.strip()]
@@ -58,8 +72,8 @@ def _unquoted(lines: Sequence[str]) -> Iterator[dict[str, str]]:
         }
 
 
-def _multiplied(whole: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield that srun starts several tasks on a node, each of which starts all workers."""
+def _multiplied_launches(whole: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Report that srun starts several tasks on a node, each of which starts all workers."""
     tasks = max((int(found[1]) for line in whole if (found := _TASKS.match(line.strip()))), default=1)
     for line in whole:
         step, launcher = _STEP.search(line), _TORCHRUN.search(line)
@@ -80,8 +94,8 @@ _BOUND = re.compile(r"--gpu-bind[= ](?:verbose,)?(single|per_task|none|closest|m
 _PER_TASK = re.compile(r"--gpus-per-task[= ](?:[a-z][\w.-]{1,30}:)?(\d)\b")
 
 
-def _isolated(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
-    """Yield that Slurm gives each task a GPU of its own, so that it sees no other one of its node."""
+def _isolated_gpus(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
+    """Report that Slurm gives each task a GPU of its own, so that it sees no other GPU of its node."""
     own = [line for line in whole if line.startswith("#SBATCH") or _STEP.search(line)]
     bound = next((found[1] for line in own if (found := _BOUND.search(line))), "")
     each = next((found[0] for line in own if (found := _PER_TASK.search(line))), "")
@@ -102,8 +116,8 @@ _FEWEST_CORES = 2
 _USES_GPUS = re.compile(r"\btorchrun\b|\bpython|_perf\b")
 
 
-def _narrow(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
-    """Yield that a launcher gives each rank fewer processors than NCCL's and torch's threads need."""
+def _too_few_cores(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
+    """Report that a launcher gives each rank fewer processors than NCCL's and torch's threads need."""
     for line in whole:
         cores = _CORES.search(line) if line.startswith("#SBATCH") or _STEP.search(line) else None
         if (cores and int(cores[1]) < _FEWEST_CORES) or (_TO_CORE.search(line) and _USES_GPUS.search(line)):
@@ -121,8 +135,8 @@ _NODES_OF_STEP = re.compile(r"\bsrun\b.{0,200}?\s(?:-N ?|--nodes[= ])\d")
 _NODES_OF_RUN = re.compile(r"--nnodes[= ][\"']?(\d{1,5})[\"']?(?:\s|$)")
 
 
-def _other_count(whole: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield that torchrun waits for another number of nodes than srun starts it on."""
+def _node_count_mismatch(whole: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Report that torchrun waits for another number of nodes than srun starts it on."""
     allocated = {int(found[1]) for line in whole if (found := _NODES_OF_JOB.match(line.strip()))}
     for line in whole:
         started = _NODES_OF_RUN.search(line)
@@ -144,7 +158,7 @@ _GIVES_GPUS = re.compile(
 
 
 def _no_gpu(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
-    """Yield that a container of a GPU job is started without an option that gives it GPUs."""
+    """Report that a GPU job's container is started without an option that gives it GPUs."""
     text = "\n".join(whole)
     if re.search(r"(?:APPTAINER|SINGULARITY)_NV\b|default-runtime\"?: \"nvidia|ENABLE_NV", text):
         return
@@ -166,8 +180,8 @@ def _no_gpu(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
 _NCCL_OF = re.compile(r"([\w.-]{1,60}): .{0,80}\((2), (\d{1,2}), (\d{1,2})\)")
 
 
-def _of_several_versions(lines: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield that hosts print different versions of NCCL, as pdsh shows ``torch.cuda.nccl.version()`` of each."""
+def _mixed_nccl_versions(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Report hosts with different versions of NCCL, as pdsh shows ``torch.cuda.nccl.version()`` of each."""
     hosts: dict[str, list[str]] = {}
     for line in lines:
         if found := _NCCL_OF.match(line):
