@@ -130,7 +130,7 @@ def part(decide: Callable[[NetworkFacts], Decision[T]], known: NetworkFacts) -> 
 
 
 def refused(subject: str, why: str) -> Decision[Any]:
-    return Decision((), f"{why}: NCCL does not start", refused=True, subject=subject)
+    return Decision((), f"{why}, so NCCL does not start", refused=True, subject=subject)
 
 
 _NETWORK = "libfabric"

@@ -76,9 +76,7 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
         )
     yield from _uuids(entries, gpus, shown)
     if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
-        yield jobs_warn(
-            LIST, "mixes numbers with UUIDs: CUDA ignores the entries that differ in kind from the first", shown
-        )
+        yield jobs_warn(LIST, "mixes numbers with UUIDs: CUDA ignores the entries of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size
     # One GPU per process is how Slurm and Ray hand them out; a script sets one list for all its ranks.
     scripted = isinstance(launch, Launch) and launch.kind == "single"

@@ -223,7 +223,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "0x16"),)],
 )
 def number_text(settings: Settings) -> Iterator[Finding]:
-    """NCCL reads a number as a different one.
+    """NCCL misreads a number.
 
     Right: NCCL reads every number as it was written.
     Why: NCCL does not support suffixes, fractions or comments (it reads 4M as 4). It reads a number with a leading 0 as

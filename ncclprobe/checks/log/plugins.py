@@ -193,7 +193,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     named |= {between(event.text, _LOOKED_FOR, " ").rstrip(".") for event in log.having(_LOOKED_FOR)} - {_DEFAULT}
     if named - {"none", ""}:
         severity = Severity.FAIL if failed(log) else Severity.WARN  # NCCL goes on with its own transport
-        message = "the plugin that NCCL_NET_PLUGIN names is not found"
+        message = "the plugin that NCCL_NET_PLUGIN names was not found"
         yield from informed(log, _UNLOADED, message, severity=severity, **IMAGE)
 
 

@@ -177,7 +177,8 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
 
     Right: Every machine has its own identity for NCCL.
     Why: NCCL treats ranks with the same identity as ranks on one machine (getHostHash in src/misc/utils.cc:117). It
-    mistakes GPUs with the same PCI address for one GPU, or tries shared memory between machines and fails (nccl#879).
+    mistakes GPUs with the same PCI address for one GPU, then tries shared memory between machines, which fails
+    (nccl#879).
     Fix: unset it, or make it different on each node, for example with NCCL_HOSTID=$(hostname) evaluated on each node.
     """
     groups: dict[str, dict[str, str]] = {}

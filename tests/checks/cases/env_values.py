@@ -47,7 +47,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
 
-_NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left: NCCL does not start", True, "interfaces")
+_NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left, so NCCL does not start", True, "interfaces")
 _IB = Decision((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
 ON_IB = replace(STARTS, network=_IB, fast_nics=FAST)
 _CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))
