@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_pasted import doctor
+from tests.test_pasted_containers import WELL
 
 NET = 'export NCCL_NET="AWS Libfabric"\nexport NCCL_DEBUG=INFO\n'
 NONE = "$ {}\nls: cannot access '{}': No such file or directory\n"
@@ -79,6 +80,7 @@ SAYS = {
     ),
 }
 SILENT = {
+    "links that are cut": f"{WELL}$ nvidia-smi nvlink -s -i 0 | head -2\n{LISTED[:60]}\n\t Link 0: 26.562 GB/s\n",
     "RoCE NICs on a board of any maker": "# HGX H100\n"
     + "".join(f"mlx5_{n} port 1 ==> rdma{n} (Up)\n" for n in range(8)),
     "a pod": "kind: Pod\nn: p5.48xlarge\nl: {nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32}\nmountPath: /dev/shm",

@@ -232,6 +232,9 @@ def _matrix(lines: Sequence[str]) -> Answers:
 _LEGEND = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#", "PXN", "Legend:", "Where"))
 
 
+_CUT_LINKS = re.compile(r"nvidia-smi nvlink\b.{0,40}\| ?(?:head|sed)\b")
+
+
 def _nvlinks(lines: Sequence[str]) -> Answers:
     """Read ``nvidia-smi nvlink -s`` verbatim, without a last GPU that the paste cuts off."""
     gpus: list[list[str]] = []
@@ -240,7 +243,8 @@ def _nvlinks(lines: Sequence[str]) -> Answers:
             gpus.append([line])
         elif gpus and line.strip().startswith("Link "):
             gpus[-1].append(line)
-    if gpus and 1 < len(gpus[-1]) < max(map(len, gpus)):
+    short = gpus and 1 < len(gpus[-1]) < max(map(len, gpus))
+    if short or (gpus and any(map(_CUT_LINKS.search, lines))):
         gpus.pop()
     linked = [gpu for gpu in gpus if len(gpu) > 1]  # without the lines of `nvidia-smi -L`
     kept = [line for gpu in linked or gpus for line in gpu]
