@@ -214,6 +214,7 @@ _SCOPES = {"job": "must be equal on all ranks", "rank": "may differ between rank
 def variable_explanation(parameter: Parameter) -> list[tuple[str, str]]:
     """Return what is known about a variable, as (heading, text); a text may be empty."""
     known = meanings().get(parameter.name)
+    unsaid = parameter.is_integer and "count as 0" not in parameter.hazard
     return [
         ("does", purpose(parameter)),
         ("read by", readers(parameter)),
@@ -222,7 +223,7 @@ def variable_explanation(parameter: Parameter) -> list[tuple[str, str]]:
         ("releases", _releases(parameter)),
         ("instead", parameter.instead),
         ("ranks", _SCOPES.get(parameter.scope, "")),
-        ("wrong", f"{parameter.hazard}.{' A word is read as 0.' * parameter.is_integer}"),
+        ("wrong", f"{parameter.hazard}.{' A word is read as 0.' * unsaid}"),
         ("example", f"{parameter.name}={known.example}" if known and parameter.is_read else ""),
         ("source", parameter.source),
     ]
