@@ -10,6 +10,11 @@ from tests.test_pasted_containers import WELL
 
 NET = 'export NCCL_NET="AWS Libfabric"\nexport NCCL_DEBUG=INFO\n'
 NONE = "$ {}\nls: cannot access '{}': No such file or directory\n"
+CARDS = "# two nodes of {0}\n$ ibstat\n" + "".join(
+    f"CA 'mlx5_{n}'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Active\n"
+    "\t\tPhysical state: LinkUp\n\t\tRate: {1}\n\t\tLink layer: InfiniBand\n"
+    for n in range(8)
+)
 RATES = "".join(f"Settings for rdma{n}:\n\tSpeed: {{{n}}}00000Mb/s\n\tLink detected: yes\n" for n in range(3))
 COUNTERS = "GPU 0: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: Replay Errors: 0\n\t Link 1: CRC Errors: {}\n"
 PORT = "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tactive_mtu:\t{} (3)\n\t\t\tlink_layer:\tEthernet\n"
@@ -70,6 +75,11 @@ SAYS = {
     ),
     "no IB device": ("# DGX H100\n$ ibv_devinfo\nNo IB devices found\n", "WARN ib.state RDMA devices"),
     "a slow interface": (RATES.format(4, 4, 1), "WARN ib.rate rdma2 runs at 100 Gb/s, 2 of 3 others at 400 Gb/s"),
+    "ports below the rate of their machine": (
+        CARDS.format("DGX H100", 100),
+        "FAIL ib.rate NICs all 8 ports run at 100 Gb/s; the NICs of DGX H100 usually run at 400 Gb/s",
+    ),
+    "ports below the usual rate of a board": (CARDS.format("HGX H100", 100), "WARN ib.rate NICs all 8 ports"),
     "an interface without link": (RATES.format(4, 4, 4).replace("yes", "no", 1), "WARN ib.state rdma0 has no link"),
     "errors of a link": (COUNTERS.format(918273), "WARN nvl.links GPU0 link 1 counts 918273 errors"),
     "small packets": (PORT.format(1024), "WARN ib.roce active_mtu RoCE packets have 1024 bytes"),
@@ -80,6 +90,8 @@ SAYS = {
     ),
 }
 SILENT = {
+    "ports at the rate of their machine": CARDS.format("DGX H100", 400),
+    "ports of no named machine": CARDS.format("a node", 100),
     "links that are cut": f"{WELL}$ nvidia-smi nvlink -s -i 0 | head -2\n{LISTED[:60]}\n\t Link 0: 26.562 GB/s\n",
     "RoCE NICs on a board of any maker": "# HGX H100\n"
     + "".join(f"mlx5_{n} port 1 ==> rdma{n} (Up)\n" for n in range(8)),

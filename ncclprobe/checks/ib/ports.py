@@ -23,10 +23,12 @@ from ncclprobe.checks.ib import (
     typical,
 )
 from ncclprobe.checks.ib.fixtures import PLAIN, TWO_NODES, device, fabric, gpus, having, interfaces, pci, port, roce
+from ncclprobe.expect.tables.machines import named as machine_named
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.kernel_log import Event, KernelLog
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
@@ -46,6 +48,7 @@ _CAUSES = {
 }
 _TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")  # drivers/infiniband/core/sysfs.c
 _NO_MANAGER: dict[str, Any] = {"state": "INIT", "physical": "LinkUp"}
+UNNAMED = Absent("no text names a machine")
 HOURS, SETTLED_S = 12, 600.0
 """How far back a link's history counts, and how long after a boot its going up and down is normal."""
 
@@ -162,13 +165,19 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
 
 @check(
     slows=True,
-    bad=lambda: [(fabric(port(1, Rate(100, 1, "NDR"))), PLAIN, pci(), gpus())],
-    good=lambda: [(fabric(), PLAIN, pci(), gpus())],
+    bad=lambda: [(fabric(port(1, Rate(100, 1, "NDR"))), PLAIN, pci(), gpus(), UNNAMED)],
+    good=lambda: [(fabric(), PLAIN, pci(), gpus(), UNNAMED)],
     required=True,
     applies=rdma_job,
 )
-def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """A port is slower than its siblings, or runs on one lane.
+def rate(
+    fabric: Fabric,
+    settings: Settings,
+    pci: Pci | Absent,
+    gpus: Gpus | Absent,
+    described: NamedMachine | Absent = UNNAMED,
+) -> Iterator[Finding]:
+    """A port is slower than its siblings or than its machine's NICs, or runs on one lane.
 
     Right: All ports of a kind run at the same rate.
     Why: NCCL spreads its channels evenly over the NICs, so the slowest port sets the pace of every collective.
@@ -195,6 +204,27 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
             used = each.device in near or (not near and each.device in named)
             tell = fail if used else note if near else warn
             yield tell(each.name, message, **blamed)
+    yield from _all_slow(ports, described)
+
+
+def _all_slow(ports: Sequence[Port], described: NamedMachine | Absent) -> Iterator[Finding]:
+    """Yield that every port is slower than the NICs of the machine that a text names. If the board's maker does not
+    decide which NICs it has, that is a warning at most.
+    """
+    machine = machine_named(described.type) if isinstance(described, NamedMachine) and described.type else None
+    rates = {gbps(each) for each in ports}
+    if machine is None or not machine.links.nic_gbps or len(rates) != 1 or 2 * len(ports) < (machine.links.nics or 0):
+        return
+    (runs,) = rates
+    usual = machine.links.nic_gbps
+    if runs and runs < 0.9 * usual:
+        message = (
+            f"all {len(ports)} ports run at {runs:g} Gb/s; the NICs of {machine.name} usually run at {usual:g} Gb/s"
+        )
+        tell = fail if 2 * runs <= usual and "nics" not in machine.links.unverified else warn
+        where = seen(f"{path(ports[0])}/rate", f"{runs:g} Gb/s")
+        remedy = "compare the cables, the switch ports and the link settings of the cards with this rate (mlxlink)"
+        yield tell("NICs", message, blame="link", action="repair", evidence=where, remedy=remedy)
 
 
 FABRIC_CLOSED = Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=False)))
