@@ -45,7 +45,7 @@ def test_a_group_is_listed_alone(groups: list[str], prefixes: set[str], capsys: 
 
 
 def test_a_group_without_a_check_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"ibb is not a known group of checks; did you mean ib\?"):
+    with pytest.raises(UsageError, match=r"'ibb' is not a known group of checks; did you mean ib\?"):
         checks.main(["ibb"])
 
 

@@ -205,14 +205,14 @@ def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -
     [
         (
             "[doctor]\nexpct-gpus = 9\n",
-            "[doctor]: expct-gpus is not a known option of this command; did you mean expect-gpus?",
+            "[doctor]: 'expct-gpus' is not a known option of this command; did you mean expect-gpus?",
         ),
-        ("[doctr]\nexpect-gpus = 9\n", "doctr is not a known command; did you mean doctor?"),
+        ("[doctr]\nexpect-gpus = 9\n", "'doctr' is not a known command; did you mean doctor?"),
         ('[doctor]\nkeep = "x"\n', "[doctor]: keep names a file and is allowed only on the command line"),
         ('[doctor]\njson = "x"\n', "[doctor]: json names a file and is allowed only on the command line"),
         ("[doctor]\nlocal = 1\n", "[doctor]: local must be true or false"),
         ("[doctor]\nexpect-gpus = true\n", "[doctor]: expect-gpus must be a text or a number"),
-        ("[doctor]\nexpect-gpus = 0\n", "--expect-gpus: 0 is not a whole number above zero"),
+        ("[doctor]\nexpect-gpus = 0\n", "--expect-gpus: must be a whole number above zero, not '0'"),
     ],
 )
 def test_a_default_that_the_command_line_does_not_know_is_wrong_usage(

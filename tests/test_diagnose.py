@@ -136,7 +136,7 @@ def test_checks_of_a_run_are_listed_and_explained(capsys: pytest.CaptureFixture[
 
 
 def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None:
-    with pytest.raises(UsageError, match=r"--ignore: run\.data is not a known check"):
+    with pytest.raises(UsageError, match=r"--ignore: 'run\.data' is not a known check"):
         ask(parse(["--ignore", "run.data"]).judging, (), Job(), MACHINE)
     asked = ask(parse(["--ignore", "run.data", "--ignore", "ib.*"]).judging, (), Job(), MEASURED)
     assert not [c.id for c in asked.checks if c.id == "run.data" or c.id.startswith("ib.")]

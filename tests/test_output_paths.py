@@ -121,7 +121,7 @@ def test_two_options_never_write_one_file(
     for one, other in pairs:
         assert main([*begun_with, one, "r", other, one_file]) == 2
         said = capsys.readouterr()
-        assert "takes one of them" in said.err, (one, other)
+        assert "only one of them can be written to" in said.err, (one, other)
         assert one in said.err
         assert other in said.err
     assert len(pairs) >= 20

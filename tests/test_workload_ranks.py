@@ -56,7 +56,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["ddp", "--params", "many"], "many is not a number of parameters"),
+        (["ddp", "--params", "many"], "must be a number of parameters"),
         (["ddp", "--params", "4", "--layers", "8"], "--params 4 is less than --layers 8"),
     ],
 )

@@ -18,7 +18,9 @@ ROWS = [
     for line in PAGE.read_text().splitlines()
     if line.startswith("| `ncclprobe ")
 ]
-_ELSEWHERE = re.compile(r"[0-9.]+ [KMGT]iB that|at most \d+ ranks on \d+ CPUs|'|(?<=not TOML: ).*|(?<=report: ).*")
+_ELSEWHERE = re.compile(
+    r"[0-9.]+ [KMGT]iB that|with \d+ CPUs, can run at most \d+ ranks|'|(?<=not TOML: ).*|(?<=report: ).*"
+)
 """What another machine, Python or library says in other words."""
 
 

@@ -196,8 +196,8 @@ def _filled(line: str, width: int) -> list[str]:
 
 _OF_ARGPARSE = {
     ": expected one argument": ": its value is missing",
-    ": ignored explicit argument ": ": takes no value, and was given ",
-    ": not allowed with argument ": ": cannot be used with ",
+    ": ignored explicit argument ": " takes no value, but was given ",
+    ": not allowed with argument ": " cannot be used with ",
 }
 """argparse's messages in words for readers who do not know its terms."""
 
@@ -324,6 +324,11 @@ def operations(text: str) -> tuple[str, ...]:
     return names
 
 
+def invalid(text: str, wanted: str) -> argparse.ArgumentTypeError:
+    """Return argparse's error for a value that is not what the option takes."""
+    return argparse.ArgumentTypeError(f"must be {wanted}, not {text[:_MOST_SHOWN]!a}")
+
+
 def positive(text: str) -> float:
     """Parse a positive number, such as seconds, for argparse."""
     try:
@@ -331,21 +336,21 @@ def positive(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and below 1e9")
+        raise invalid(text, "a number above 0 and below 1e9")
     return number
 
 
 def count(text: str) -> int:
     """Parse a positive integer, for argparse."""
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number above zero")
+        raise invalid(text, "a whole number above zero")
     return int(text)
 
 
 def whole(text: str) -> int:
     """Parse a non-negative integer, for argparse."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number, 0 or more")
+        raise invalid(text, "a whole number, 0 or more")
     return int(text)
 
 
@@ -410,7 +415,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
 def json_option(parser: argparse.ArgumentParser) -> None:
     """Add --json to a command without a report."""
     parser.add_argument("--json", type=destination, metavar="PATH",
-        help="Also write JSON to PATH; - is standard output, without the text.")  # fmt: skip
+        help="Also write JSON to PATH; use - for standard output, which then has no text report.")  # fmt: skip
 
 
 def write_json(given: argparse.Namespace, kind: str, told: Mapping[str, Any]) -> None:
@@ -491,7 +496,7 @@ def existing_folder(text: str) -> Path:
 
 def _markdown(text: str) -> str:
     if text == GITHUB and not os.environ.get(SUMMARY):
-        raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is not a job of GitHub Actions")
+        raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is not a GitHub Actions job")
     return text if text == GITHUB else destination(text)
 
 

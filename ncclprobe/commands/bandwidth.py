@@ -116,7 +116,7 @@ def _parse_percent(text: str) -> float:
     number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
     percent = float(number[1]) if number else 0.0
     if not 0 < percent <= 50:
-        raise argparse.ArgumentTypeError(f"{text} is not a percentage above 0 and up to 50, such as 2%")
+        raise arguments.invalid(text, "a percentage above 0 and at most 50, such as 2%")
     return percent / 100
 
 

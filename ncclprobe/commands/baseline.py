@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("file", nargs="+", metavar="FILE", help="Read this JSON report, or JSON or text output of nccl-tests.")
     add("-o", dest="output", type=arguments.destination, default="site.json", metavar="PATH",
-        help="Write the baseline to PATH; - is standard output (default: %(default)s).")  # fmt: skip
+        help="Write the baseline to PATH; use - for standard output (default: %(default)s).")  # fmt: skip
     add("--machine", metavar="NAME",
         help="Refuse rows below what this machine type should reach (see `ncclprobe expect --list`).")  # fmt: skip
     add("--accept-low", action="store_true", help="Keep rows below what the machine should reach, and list them.")

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "Save everything that `ncclprobe doctor` reads from this machine in one file, a capture.",
     )
     parser.add_argument("-o", "--output", type=arguments.destination, metavar="PATH",
-        help="Write to PATH; - is standard output (default: HOSTNAME.jsonl).")  # fmt: skip
+        help="Write to PATH; use - for standard output (default: HOSTNAME.jsonl).")  # fmt: skip
     parser.add_argument(
         "--timeout",
         type=arguments.positive,

@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Compare the captures as nodes of one job (default: only if their job id, or their master and ranks, "
         "show that they are).")  # fmt: skip
     add("--backend", choices=("nccl", "gloo"), default="nccl",
-        help="Check for a job with this library (default: %(default)s).")  # fmt: skip
+        help="Check the machine for jobs that use this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
     nodes.options(parser)
     options(parser)

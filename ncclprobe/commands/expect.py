@@ -185,21 +185,21 @@ def _add_result_options(add: Callable[..., object], count: Callable[[str], int])
     add("--op", metavar="NAME[,NAME]",
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, name "
         "the operation of the rows.")  # fmt: skip
-    add("--ranks", type=count, metavar="N", help="Set the number of ranks of the rows of --judge.")
+    add("--ranks", type=count, metavar="N", help="Set the number of ranks in the rows of --judge.")
     add("--domains", type=count, metavar="N",
         help="Set the number of NVLink domains of the nodes of --judge (default: one, if they are racks).")  # fmt: skip
 
 
 def _gbps(text: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of Gb/s above zero, such as 200")
+        raise arguments.invalid(text, "a rate in Gb/s above zero, such as 200")
     return float(text)
 
 
 def _version(text: str) -> NcclVersion:
     found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+].{0,32})?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not a release of NCCL, such as 2.28.9")
+        raise arguments.invalid(text, "an NCCL release, such as 2.28.9")
     version = int(found[1]), int(found[2]), int(found[3] or 0)
     if not _FIRST <= version[:2] <= _LAST:
         least, most = (".".join(map(str, each)) for each in (_FIRST, _LAST))

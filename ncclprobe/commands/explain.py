@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
         if " " in name:
             raise UsageError(
-                f"{name[:40]}: no such file; to explain one line of a log, run `ncclprobe explain - <<< 'LINE'`"
+                f"{name[:40]!r}: no such file; to explain one line of a log, run `ncclprobe explain - <<< 'LINE'`"
             )
         if written := [f"--{each}" for each in (*arguments.output(options).files, *["report"] * bool(options.bundle))]:
             raise UsageError(

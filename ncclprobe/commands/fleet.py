@@ -30,8 +30,8 @@ Keep the reports of many nodes and days in one file, and name the nodes that got
 watched, since when, and what changed on them at that time. Reports may come from any command with --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …      add reports, or a folder of them, each once
-  ncclprobe fleet                 show the state of all nodes, the worst first
+  ncclprobe fleet add FILE …      add reports, or a folder of reports; duplicates are skipped
+  ncclprobe fleet                 show the state of all nodes, worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
   ncclprobe fleet accept NAME     treat a node's present rates as normal
@@ -50,7 +50,7 @@ _WORDS = {
     "add": "Add reports that commands wrote with --json. A report counts once, no matter who adds it, when, or how "
     "often.",
     "node": "Show one node: its state and rates, what changed on it and when, and the sources of its reports.",
-    "page": "Write a page that opens offline, with a row per node, the worst first, and a column per day.",
+    "page": "Write a page that opens offline, with a row per node, worst first, and a column per day.",
     "accept": "Treat a node's present rates as normal. Its history is kept.",
     "rename": "Give a node another name. If both names have a history, the two are merged.",
     "forget": "Drop a retired node. Its reports may be added again.",
@@ -257,7 +257,7 @@ def _parser(do: str = "") -> arguments.Parser:
         add("new", metavar="NEW", help="The node's name in newer reports.")
     if do in ("", "page"):
         add("--html", type=arguments.destination, metavar="PATH", required=bool(do),
-            help="Write the page of `fleet page` here.")  # fmt: skip
+            help="Write the HTML of `fleet page` to PATH.")  # fmt: skip
     if do in ("", "add"):
         add("--trust", action="store_true", help="Add reports that another user wrote, too.")
     add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",

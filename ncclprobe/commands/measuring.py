@@ -58,7 +58,7 @@ def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
     """Add the time limits of a command that has no others."""
     add = partial(parser.add_argument, type=arguments.positive, metavar="SECONDS")
     add("--timeout", dest="timeout_s", default=timeout_s,
-        help="End the whole run, with its report and the import of torch, after this many seconds (default: "
+        help="Limit the whole run, including the import of torch and the report, to this many seconds (default: "
         "%(default)g).")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", default=60.0,
         help="Report a hang if one batch, or one step of the start, takes this many seconds (default: "
@@ -204,8 +204,8 @@ def start_ranks(
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
     if count > most:
         raise UsageError(
-            f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
-            f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
+            f"--nproc {count} is too many: this node, with {cpus} CPUs, can run at most {most} ranks "
+            f"(the limit is {_RANKS_PER_CPU} per CPU, but never less than {_FEW_RANKS})"
         )
     _refuse_early(options, count, host, backend)
     _refuse_without_room(options, count, host)

@@ -51,7 +51,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="Accept any process on this network as a node of the job, without authentication.")  # fmt: skip
     add("--exit", choices=("own", "whole"), default="own",
         help="Exit with the code for this node's part, or for the whole job (default: %(default)s).")  # fmt: skip
-    add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder on node 0.")
 
 
 def meet(
@@ -176,7 +176,7 @@ def below(limit: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         value = arguments.count(text)
         if value >= limit:
-            raise argparse.ArgumentTypeError(f"{text} is more than {limit - 1}")
+            raise arguments.invalid(text, f"at most {limit - 1}")
         return value
 
     return number

@@ -34,7 +34,7 @@ def refused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> arg
         if first != dest:
             where = "standard output" if own == "-" else path
             both = f"{_option(parser, first)} and {_option(parser, dest)}"
-            parser.error(f"{both}: {where} takes one of them; give the other another path")
+            parser.error(f"{both}: only one of them can be written to {where}; give the other another path")
     _refuse_foreign(parser, options)
     return options
 

@@ -63,9 +63,9 @@ def _wanted(options: argparse.Namespace) -> RailsWanted:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "rails",
-        "Test the RDMA ports of all nodes with each other, with NCCL's own choices on each end: device, GID, P_Key, "
-        "service level, path MTU, queue pairs. Each rail is tested by itself and together with the others of its "
-        "node, in both directions, and the data is compared. Start it on several nodes, by a launcher or with "
+        "Test the RDMA ports of all nodes against each other, with NCCL's own choices on each end: device, GID, P_Key, "
+        "service level, path MTU, queue pairs. Each rail is tested by itself and together with the others on its "
+        "node, in both directions, and the received data is verified. Start it on several nodes, by a launcher or with "
         "--nnodes.",
     )
     parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None, expect_nics=None)

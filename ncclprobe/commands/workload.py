@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from ncclprobe.commands import measuring
-from ncclprobe.commands.arguments import count, known
+from ncclprobe.commands.arguments import count, invalid, known
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.model import training
 from ncclprobe.model.errors import UsageError
@@ -86,5 +86,5 @@ def _count(text: str) -> int:
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMBGT]?)", text, re.ASCII)
     number = round(float(found[1]) * _DECIMAL[found[2]]) if found else 0
     if not 0 < number <= 10**15:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of parameters, such as 25M or 7B")
+        raise invalid(text, "a number of parameters, such as 25M or 7B")
     return number

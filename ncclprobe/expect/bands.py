@@ -286,5 +286,5 @@ def _refuse_overlaps(bands: Sequence[Band], path: str) -> None:
 def parse_tolerance(text: str) -> float:
     """Parse a share from 0 to below 1. Raises UsageError."""
     if not re.fullmatch(r"0?\.\d+|0", text):
-        raise UsageError(f"--tolerance {text!r}: give a fraction from 0 to below 1, such as 0.1")
+        raise UsageError(f"--tolerance {text!r}: must be at least 0 and less than 1, such as 0.1")
     return float(text)

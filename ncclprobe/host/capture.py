@@ -302,7 +302,7 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
         raise UsageError(f"{name} is not a capture; if it is a report, run `ncclprobe report {name}`")
     lines = text.splitlines()
     if not lines:
-        raise UsageError(f"{name} is empty; take a capture with `ncclprobe capture`")
+        raise UsageError(f"{name}: the file is empty; take a capture with `ncclprobe capture`")
     if not lines[0].lstrip().startswith("{"):
         raise UsageError(f"{name} is not a capture; if it is a job's log, run `ncclprobe explain {name}`")
     header = _object(lines[0], f"{name}:1")

@@ -55,7 +55,7 @@ class UsageError(NcclprobeError):
 def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: Sequence[str] = ()) -> UsageError:
     """Return the error for an unknown word: the nearest of `names`, and the command that lists them.
 
-    ``ib.stat is not a known check; did you mean ib.state? `ncclprobe checks` lists them``. `near`: the nearest names,
+    ``'ib.stat' is not a known check; did you mean ib.state? `ncclprobe checks` lists them``. `near`: the nearest names,
     if the caller knows better. `lists`: what lists all names, if they are too many to print here.
     """
     import difflib
@@ -65,9 +65,11 @@ def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: 
     if not near and likely:  # only what is about as near as the nearest
         ratios = {each: difflib.SequenceMatcher(None, each, wanted).ratio() for each in likely}
         likely = [each for each in likely if ratios[each] > ratios[likely[0]] - _AS_NEAR]
-    shown = given[:_MOST_CHARACTERS] if given.isprintable() and given.strip() else ascii(given[:_MOST_CHARACTERS])
+    quoted = repr(wanted) if given.isprintable() else ascii(wanted)
+    shown = wanted if given.startswith("-") and given.isprintable() else quoted  # an option cannot pass for a word
     if likely:
-        hint = f"did you mean {' or '.join(likely)}?{' ' * bool(lists)}{lists}"
+        *others, last = likely
+        hint = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?{' ' * bool(lists)}{lists}"
     else:
         hint = lists or f"choose from {', '.join(known)}"
     return UsageError(f"{shown} is not a known {kind}; {hint}")

@@ -89,17 +89,17 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
     "explain": _EXPLAINS,
     "attach": _ATTACHES,
     "expect": {
-        "clean": Outcome("numbers were shown; with --judge no row failed", _OK),
-        "unjudged": Outcome("with --judge no row could be judged", _OK, None, {REQUIRE_JUDGED: _UNKNOWN}),
+        "clean": Outcome("numbers were shown, and no row failed (with --judge)", _OK),
+        "unjudged": Outcome("no row could be judged (with --judge)", _OK, None, {REQUIRE_JUDGED: _UNKNOWN}),
         **_TYPO,
         "nothing": Outcome("no expectation is known for this machine", _UNKNOWN),
-        "noise": Outcome("with --judge a row was too noisy to judge, or faster than the machine can be", _UNKNOWN),
-        "fails": Outcome("with --judge a row failed", _FAIL),
+        "noise": Outcome("a row was too noisy to judge, or faster than the machine can be (with --judge)", _UNKNOWN),
+        "fails": Outcome("a row failed (with --judge)", _FAIL),
     },
     "baseline": {
-        "clean": Outcome("the baseline was written; the output lists the refused rows with the reason", _OK),
+        "clean": Outcome("the baseline was written; the output lists the rejected rows and the reasons", _OK),
         **_TYPO,
-        "refused": Outcome("every row was refused, and nothing was written", _UNKNOWN),
+        "refused": Outcome("every row was rejected, and nothing was written", _UNKNOWN),
     },
     "compare": {
         "clean": Outcome("nothing is slower", _OK),
@@ -124,9 +124,9 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         ),
     },
     "checks": {
-        "clean": Outcome("the checks were listed; with --test they passed", _OK),
+        "clean": Outcome("the checks were listed, and passed (with --test)", _OK),
         **_TYPO,
-        "broken": Outcome("with --test a check did not pass", _FAIL),
+        "broken": Outcome("a check did not pass (with --test)", _FAIL),
     },
     "report": {code.name: Outcome(f"the report's exit code is {int(code)}", code) for code in (_OK, _UNKNOWN, _FAIL)}
     | {"typo": Outcome("wrong usage, a file that is not a report, or the report's exit code is 2", _USAGE)},

@@ -29,9 +29,9 @@ _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 FORMATS = {
     "json": "Also write the report as JSON.",
     "junit": "Also write it as JUnit XML, for a CI server.",
-    "markdown": f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.",
+    "markdown": f"Also write it as Markdown; {GITHUB} writes the GitHub Actions job summary.",
     "html": "Also write it as one page that opens offline.",
-    "prometheus": "Also write it as NAME.prom for the textfile collector of Prometheus.",
+    "prometheus": "Also write it as NAME.prom for Prometheus's textfile collector.",
 }
 """Options and their help; each names a module of :mod:`ncclprobe.report` with ``render(report) -> str`` and
 ``recognises(text) -> bool``, which is true for a complete file of its own that may be overwritten.

@@ -69,7 +69,7 @@ def test_the_default_tolerance_is_said() -> None:
         (toml(threshold_GBps="101"), "at most busbw_GBps"),
         (toml(tolerance="0.1"), "not both"),
         (toml(threshold_GBps=None, tolerance="20"), "tolerance: expected a number < 1.0"),
-        (toml(op='"allreduce"'), "allreduce is not a known operation; did you mean all_reduce?"),
+        (toml(op='"allreduce"'), "'allreduce' is not a known operation; did you mean all_reduce?"),
         (toml(op="3"), "op: expected a text, got a whole number"),
         (toml(source=None), "source is missing"),
         (toml(why='" "'), "why: expected a text that is not empty"),

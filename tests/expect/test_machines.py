@@ -125,7 +125,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("links", domain_gpus="4"), "domain_gpus 4 is less than one machine's"),
         (toml("links", unverified='["colour"]'), "'colour' is not a key of links"),
         (toml("links", source=None), "source is missing"),
-        (toml("published", op='"allreduce"'), "allreduce is not a known operation; did you mean all_reduce?"),
+        (toml("published", op='"allreduce"'), "'allreduce' is not a known operation; did you mean all_reduce?"),
         (toml("published", source=None), "source is missing"),
         (toml("published", busbw="360"), "write busbw_GBps: a number needs its unit"),
         (toml("published", busbw_GBps="true"), "busbw_GBps: expected a number, got true or false"),
@@ -278,7 +278,7 @@ def test_the_numbers_of_a_board_hold_for_one_node_unless_a_machine_has_its_own()
 def test_a_name_is_found_whatever_its_case_and_a_wrong_one_gets_similar_ones() -> None:
     assert find("A3-MegaGPU-8g").name == "a3-megagpu-8g"
     assert find("dgx-a100").name == find("DGX_A100").name == "DGX A100"
-    with pytest.raises(UsageError, match=r"a3-mega-8g is not a known machine type; did you mean a3-megagpu-8g"):
+    with pytest.raises(UsageError, match=r"'a3-mega-8g' is not a known machine type; did you mean a3-megagpu-8g"):
         find("a3-mega-8g")
     with pytest.raises(UsageError, match="is not a known machine type; `ncclprobe expect --list`"):
         find("x" * 10_000)

@@ -169,7 +169,7 @@ def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
         (["node"], "NAME is missing; see ncclprobe fleet node --help"),
         (["node", "n1", "n2"], "n2: unexpected argument; see ncclprobe fleet node --help"),
         (["rename", "n1"], "NEW is missing; see ncclprobe fleet rename --help"),
-        (["ad"], "ad is not a known word after `ncclprobe fleet`; did you mean add?"),
+        (["ad"], "'ad' is not a known word after `ncclprobe fleet`; did you mean add?"),
         (["add", "r.json", "--exit-code"], "--exit-code"),
         ([], "`ncclprobe fleet add REPORT` creates one"),
     ],
@@ -207,7 +207,7 @@ def test_a_node_that_is_forgotten_is_there_no_more(fleet: Fleet) -> None:
     fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
     assert fleet("forget", "n3", "-q") == ["1 ok"]
     fleet("node", "n3", code=2)
-    assert fleet.err == "ncclprobe: n3 is not a known node of this store; `ncclprobe fleet --json -` lists all\n"
+    assert fleet.err == "ncclprobe: 'n3' is not a known node of this store; `ncclprobe fleet --json -` lists all\n"
     assert fleet("add", *fleet.files(day_of("n3", 20, rate=330.0)))[0].startswith("1 report added")
     assert fleet("-q") == ["2 ok"]
     fleet("forget", "n3", "-q")

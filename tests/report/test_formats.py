@@ -95,9 +95,9 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
 @each_row(
     ("argv", "words"),
     [
-        (["--json", "-", "--junit", "-"], "--json and --junit: standard output takes one of them"),
-        (["--markdown", "a", "--junit", "a"], "--junit and --markdown: a takes one of them"),
-        (["--markdown", "a", "--junit", "./a"], "--junit and --markdown: a takes one of them"),
+        (["--json", "-", "--junit", "-"], "--json and --junit: only one of them can be written to standard output"),
+        (["--markdown", "a", "--junit", "a"], "--junit and --markdown: only one of them can be written to a"),
+        (["--markdown", "a", "--junit", "./a"], "--junit and --markdown: only one of them can be written to a"),
         (["--markdown", "github"], "GITHUB_STEP_SUMMARY is not set"),
         (["--junit", "/no/such/x"], "because the folder /no/such does not exist"),
         (["--nodes-out", "/no/such/x"], "because the folder /no/such does not exist"),

@@ -28,7 +28,7 @@ def test_what_is_written_is_read_back(grid: Grid) -> None:
     ("text", "said"),
     [
         ("tp=2,tp=4", "tp is given twice"),
-        ("xp=2", "xp is not a known kind of group; choose from tp, dp, pp"),
+        ("xp=2", "'xp' is not a known kind of group; choose from tp, dp, pp"),
         ("tp=0", "must be a whole number above zero"),
         ("tp", "must be a whole number above zero"),
         ("tp=-2", "must be a whole number"),
