@@ -41,7 +41,7 @@ def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
         ("ignored = 1\n", "p.toml: unknown key 'ignored'"),
         ('ignore = "env.*"\n', "p.toml: ignore: write \\[\\[ignore\\]\\]"),
         ("ignore = [1]\n", "p.toml: ignore: write"),
-        ('[[ignore]]\ncheck = "a.b"\n', "p.toml: ignore 1: reason is missing: say why"),
+        ('[[ignore]]\ncheck = "a.b"\n', "p.toml: ignore 1: reason is missing: give a reason"),
         ('[[ignore]]\nreason = "r"\n', "p.toml: ignore 1: check is missing"),
         ('[[ignore]]\ncheck = "a.b"\nreason = " "\n', "p.toml: ignore 1: reason must be text and not empty"),
         ('[[ignore]]\ncheck = 3\nreason = "r"\n', "p.toml: ignore 1: check must be"),
@@ -90,7 +90,7 @@ def test_a_file_of_another_user_that_is_found_is_refused_to_all(
     path.chmod(mode)
     with pytest.raises(UsageError) as told:
         suppressions.load(None, checks)
-    assert str(told.value).startswith(f"{path} is not read, {why}; to go on without it give --no-config")
+    assert str(told.value).startswith(f"{path} is not read, {why}; to continue without it pass --no-config")
     assert len(suppressions.load(Path(suppressions.NAME), checks).entries) == 1
     assert suppressions.load(suppressions.NO_FILE, checks).entries == ()
 

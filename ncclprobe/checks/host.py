@@ -89,7 +89,7 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
     only in the process that collects all ranks, and at most to the hard limit (setFilesLimit in src/bootstrap.cc,
     v2.30.7). The other processes fail with "Too many open files". With a limit below 1024, the usual minimum, a rank
-    may fail at its start: CUDA opens dozens of files for each GPU, and torch, NCCL and data loaders open more. A prolog
+    may fail at startup: CUDA opens dozens of files for each GPU, and torch, NCCL and data loaders open more. A prolog
     runs as root, so the limits of the job's user are read from Slurm (SLURM_RLIMIT_NOFILE), or from limits.conf(5) for
     a login of that user.
     Fix: set LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, or ulimit -n
@@ -364,13 +364,13 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     if left:
         short = memory.available_bytes < GIB
         total = size(sum(segment.nbytes for segment in left))
-        message = f"no process maps {plural(len(left), 'file')} of NCCL with {total}; {_room(memory)}"
+        message = f"has {plural(len(left), 'leftover NCCL file')} ({total}), mapped by no process; {_room(memory)}"
         tell = warn if short else note
         blamed = {"blame": "node", "action": "repair"} if short else {}
         yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
     if unsure and memory.available_bytes < GIB:
-        count = plural(len(unsure), "file")
-        message = f"{count} of NCCL may be left over, but ncclprobe cannot see every process that might use them"
+        count = plural(len(unsure), "NCCL file")
+        message = f"{count} may be left over, but ncclprobe cannot see every process that might use them"
         yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
 
 
@@ -605,7 +605,9 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         return
     ranks, quota, evidence = ranks_here(launch, gpus, job), cgroup.cpu.cpus, cgroup.cpu.group
     if quota < 2 * ranks:
-        message = f"allows {quota:g} processors' time to {ranks} ranks, and each polls on at least two threads"
+        message = (
+            f"gives {ranks} ranks only {quota:g} CPU{'s' * (quota != 1)}, and each rank polls on at least two threads"
+        )
         yield warn("cpu quota", message, **IMAGE, evidence=evidence)
     throttling = cgroup.cpu.throttling
     if isinstance(throttling, Throttling) and throttling.throttled:

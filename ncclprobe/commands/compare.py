@@ -173,7 +173,7 @@ def _findings(report: Report) -> Iterator[tuple[tuple[str, str, str], str]]:
             where = f" on {verdict.node}" if verdict.node else ""
             yield (
                 (verdict.id, verdict.node or "", each.subject),
-                f"{each.severity.value} {verdict.id}{where}: {each.subject}: {each.message}",
+                f"{each.severity.value} {verdict.id}{where}: {each.line}",
             )
 
 

@@ -30,7 +30,7 @@ Keep the reports of many nodes and days in one file, and name the nodes that got
 watched, since when, and what changed on them at that time. Reports may come from any command with --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …      add reports, or a folder of reports; duplicates are skipped
+  ncclprobe fleet add FILE …      add reports or folders; duplicates are skipped
   ncclprobe fleet                 show the state of all nodes, worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day

@@ -116,7 +116,7 @@ def _finding_lines(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
     for verdict in verdicts:
         place = f"matrix {verdict.node}, " if several else ""
         for finding in verdict.findings:
-            said = f"{place}{verdict.id} {finding.subject}: {finding.message}"
+            said = f"{place}{verdict.id} {finding.line}"
             yield from wrap(f"  {finding.severity.value.upper():<8}", said, delivery.width())
             if finding.severity is not Severity.NOTE:
                 yield from wrap("          fix: ", finding.remedy, delivery.width())

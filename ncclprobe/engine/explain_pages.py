@@ -76,7 +76,7 @@ def example_of(check: Check) -> list[str]:
 
 
 def _finding_lines(finding: Finding) -> list[str]:
-    said = f"{finding.severity.value.upper()} {finding.subject}: {finding.message}"
+    said = f"{finding.severity.value.upper()} {finding.line}"
     return wrap("    ", said, COLUMNS, whole=True)
 
 

@@ -164,7 +164,7 @@ def series_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterator[Rea
     for each, sum_ in sorted(sums, key=lambda both: (both[1].lost, both[0].number.called)):
         if sum_.state != "ok" and (sum_.state, each.number) not in told:
             told.add((sum_.state, each.number))
-            changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
+            changed = f"; changed at the same time: {first_of(each.changed, 2)}" if each.changed else ""
             found = [name for name, fault in course.faults.items() if fault.there and _appeared_with_loss(fault, sum_)]
             beside = f"; in the same report {first_of(found, 2)}" if found else ""
             yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed + beside, "number", each.number.called)

@@ -139,6 +139,11 @@ class Finding(Struct, frozen=True):
     headline: str = ""
 
     @property
+    def line(self) -> str:
+        """Return subject and message in one line, which names the subject once."""
+        return self.message if self.message.startswith(f"{self.subject} ") else f"{self.subject}: {self.message}"
+
+    @property
     def seen(self) -> str:
         """Return the evidence in one line; empty if there is none."""
         return "; ".join(map(str, self.evidence))

@@ -74,7 +74,7 @@ def _entry(entry: str, names: Sequence[str], first: bool) -> dict[str, frozenset
 def _match_name(word: str, names: Sequence[str], what: str) -> tuple[str, ...]:
     found = tuple(name for name in names if name.lower() == word.lower())
     if not found:
-        raise _Refused(f"{word!r} is not a known {what}; there are {', '.join(names)}")
+        raise _Refused(f"{word!r} is not a known {what}; valid {what}s are {', '.join(names)}")
     return found
 
 

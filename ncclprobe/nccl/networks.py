@@ -266,7 +266,7 @@ def _load_failure(plugin: Plugin, linking: Linking | Absent) -> str:
     libraries = linking.libraries if isinstance(linking, Linking) and linking.plugin == plugin.path else ()
     for each in libraries:
         if each.needed_by == plugin.path and not each.path:
-            return f"it needs {each.name}, which the loader does not find"
+            return f"it needs {each.name}, which the loader cannot find"
         if each.needed_by == plugin.path and each.lacks:
             return f"{each.path} lacks {', '.join(each.lacks)}"
     return ""

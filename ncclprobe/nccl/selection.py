@@ -229,7 +229,7 @@ def _hcas(known: NetworkFacts) -> Decision[HcaChoice]:
     rows = tuple(map(hca_choice, _taken(known)))
     why = off or named or "NCCL_IB_HCA is not set: every active port"
     if not off and not rows:
-        why = f"no port is left; {named}" if named else "no active port of InfiniBand or Ethernet"
+        why = f"no port is left; {named}" if named else "no active InfiniBand or Ethernet port"
     return Decision(rows, why)
 
 
@@ -286,7 +286,7 @@ def _rails(known: NetworkFacts) -> Decision[RailPort]:
     taken = _taken(known)
     efa = "" if taken else ", ".join(port.device for port in efa_ports(known.need(Fabric)))
     if efa:
-        why = f"no active port of InfiniBand or Ethernet; EFA ({efa}) has no reliable connections, so it is not tested"
+        why = f"no active InfiniBand or Ethernet port; EFA ({efa}) has no reliable connections, so it is not tested"
         return Decision((), why)
     return Decision(rail_ports(taken, known.settings, known.version), _hcas(known).why)
 

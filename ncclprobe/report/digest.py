@@ -132,7 +132,7 @@ def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
     for verdict in report.checks:
         for finding in verdict.findings:
             for cause in finding.related if not finding.remedy else ():
-                line = f"{verdict.id} {finding.subject}: {finding.message}"
+                line = f"{verdict.id} {finding.line}"
                 found.setdefault((cause.id, cause.subject), []).append(line)
     return found
 

@@ -226,14 +226,14 @@ def _line(verdict: Verdict) -> str:
     if not found:
         return verdict.title
     more = f" (+{len(found) - 1} more)" if found[1:] else ""
-    return f"{found[0].subject}: {found[0].message}{more}"
+    return f"{found[0].line}{more}"
 
 
 def _story(verdict: Verdict) -> str:
     """Return every finding with its evidence and remedy, one line each."""
     lines = []
     for finding in _ranked_findings(verdict):
-        lines.append(f"{finding.severity.value.upper()} {finding.subject}: {finding.message}")
+        lines.append(f"{finding.severity.value.upper()} {finding.line}")
         lines += [f"  nodes: {', '.join(finding.nodes)}"] if finding.nodes else []
         lines += [f"  seen: {finding.seen}"] if finding.evidence else []
         lines += [f"  see also: {finding.see_also}"] if finding.related else []

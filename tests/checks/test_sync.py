@@ -115,7 +115,7 @@ PLANTS: dict[str, tuple[str, Plant, Severity]] = {
     "sync.network/mtu": ("MTU 576", with_mtu, Severity.WARN),
     "sync.network/pkey": ("0x0003", ports(pkeys=((0, 0x8003),)), Severity.FAIL),
     "sync.network/subnet-prefix": ("fec0:0:0:7::", ports(gids=(Gid(0, IPv6Address("fec0:0:0:7::1")),)), Severity.WARN),
-    "sync.machine/topology": ("at NUMA node 1", moved, Severity.WARN),
+    "sync.machine/topology": ("on NUMA node 1", moved, Severity.WARN),
     "sync.limits/limits": ("8 MiB", put(Memlock(8 << 20)), Severity.WARN),
     "sync.clock": ("3 s", put(ClockOffset(3.0, 0.001)), Severity.WARN),
 }

@@ -175,7 +175,7 @@ def test_a_report_without_numbers_is_refused() -> None:
 
 @each_row("text", ["20", "1", "-0.1", "nan", "0.1%", ""])
 def test_a_tolerance_that_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="fraction"):
+    with pytest.raises(UsageError, match="at least 0 and less than 1"):
         parse_tolerance(text)
 
 

@@ -99,7 +99,7 @@ def test_a_lost_rate_is_told_with_what_changed_at_that_time() -> None:
     found = after(days([]), lost(0.2, 12, "driver 550 → 560"))
     assert (found.state, found.since_s) == ("degraded", FIRST_S + 60 * DAY_S)
     assert found.evidence.startswith("all_reduce 1 GiB: 391 → 31")
-    assert found.evidence.endswith("GB/s (-20 %, 12 tests); at the same time driver 550 → 560")
+    assert found.evidence.endswith("GB/s (-20 %, 12 tests); changed at the same time: driver 550 → 560")
 
 
 def test_of_several_losses_the_greatest_is_told_and_the_others_are_counted() -> None:

@@ -172,12 +172,15 @@ def test_what_changed_with_the_loss_is_told_and_other_software_begins_anew(tmp_p
     put(tmp_path / "driver.db", *before, *driver)
     found = stands(tmp_path / "driver.db")["n1"]
     assert found.state == "degraded"
-    assert found.evidence.endswith("at the same time driver 550.54.15 → 560.28.03")
+    assert found.evidence.endswith("changed at the same time: driver 550.54.15 → 560.28.03")
     for since, named in ((31, True), (29, False)):  # the day before, and earlier
         sooner = [day_of("n1", day, driver="550.54.15" if day < since else "560.28.03") for day in range(32)]
         put(tmp_path / f"{since}.db", *sooner, *driver[2:])
         found = stands(tmp_path / f"{since}.db")["n1"]
-        assert (found.state, "at the same time driver 550.54.15 → 560.28.03" in found.evidence) == ("degraded", named)
+        assert (found.state, "changed at the same time: driver 550.54.15 → 560.28.03" in found.evidence) == (
+            "degraded",
+            named,
+        )
     nccl = [day_of("n1", 30 + day, rate=340.0, software={"nccl": "2.29.1"}) for day in range(10)]
     put(tmp_path / "nccl.db", *before, *nccl)
     assert stands(tmp_path / "nccl.db")["n1"].state == "ok"
@@ -191,7 +194,9 @@ def test_a_change_that_most_nodes_made_explains_no_single_one(tmp_path: Path) ->
             put(path, *(day_of(f"n{node}", day + node / 100, driver=driver) for node in range(others)))
             put(path, day_of("slow", day + 0.5, rate=391.0 if day < 20 else 330.0, driver=driver))
         found = stands(path)["slow"]
-        assert (found.state, "at the same time driver" in found.evidence) == ("degraded", named), found.evidence
+        assert (found.state, "changed at the same time: driver" in found.evidence) == ("degraded", named), (
+            found.evidence
+        )
 
 
 def test_a_clock_that_is_more_than_a_day_behind_is_said(tmp_path: Path) -> None:

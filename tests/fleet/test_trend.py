@@ -51,7 +51,7 @@ def test_a_loss_is_told_with_since_when_and_what_changed_and_asking_adds_nothing
     before = rows(path)
     (found,) = rate.run(past(path, changed[-1]))
     assert (found.severity, found.subject, found.blame) == (Severity.WARN, "all_reduce 1 GiB", "node")
-    assert found.message.startswith("since 2026-03-21 04:00 UTC: 391 → 340 GB/s (-13 %, 6 tests)")
+    assert found.message.startswith("has been lower since 2026-03-21 04:00 UTC: 391 → 340 GB/s (-13 %, 6 tests)")
     assert "driver 550 → 560" in found.message
     assert rows(path) == before
 

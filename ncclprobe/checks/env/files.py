@@ -248,7 +248,7 @@ def _unread(name: str, found: Absent, shown: Sources) -> Finding:
     applies=nccl_job,
 )
 def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, loader: Loader) -> Iterator[Finding]:
-    """The loader does not find a plugin that a setting names.
+    """The loader cannot find a plugin that a setting names.
 
     Right: The loader finds every plugin that a setting names.
     Why: if NCCL cannot open a plugin, it prints an INFO line at most and continues without the plugin's network or
@@ -339,7 +339,7 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
     elif mapped:
         yield from _older(software, mapped)
     elif isinstance(torch, Torch):
-        message = "torch needs it, but the loader does not find it"
+        message = "torch needs it, but the loader cannot find it"
         yield fail(NCCL, message, evidence=f"{torch.folder}/lib/libtorch_cuda.so", **IMAGE)
     elif isinstance(launch, Launch) and launch.kind not in _BY_HAND:
         message = f"neither torch nor {NCCL} is in the environment in which {launch.kind} started this process"
@@ -411,7 +411,7 @@ def libraries(linking: Linking) -> Iterator[Finding]:
     """A library that torch, NCCL or its plugin needs is missing or lacks functions.
 
     Right: Every library that torch, NCCL and its plugin need is present and complete.
-    Why: torch or NCCL then fails at its start with "cannot open shared object file", "undefined symbol" or "version
+    Why: torch or NCCL then fails at startup with "cannot open shared object file", "undefined symbol" or "version
     `GLIBC_2.38' not found". A plugin is skipped silently, and NCCL continues with its own transports (on EFA, with
     TCP).
     Fix: install the missing library, or a plugin built for this system. Remove folders that hide a newer library from
@@ -423,7 +423,7 @@ def libraries(linking: Linking) -> Iterator[Finding]:
         after = ", so NCCL continues without the plugin" if each.needed_by == linking.plugin else ""
         if not each.path:
             yield tell(
-                each.name, f"{by} needs it, but the loader does not find it{after}", evidence=each.needed_by, **IMAGE
+                each.name, f"{by} needs it, but the loader cannot find it{after}", evidence=each.needed_by, **IMAGE
             )
         elif each.lacks:
             message = f"{each.path}, found through {each.why}, lacks {', '.join(each.lacks)}, which {by} needs{after}"

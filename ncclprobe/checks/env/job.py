@@ -146,9 +146,9 @@ _FOUND_ANYWAY = {"NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES", "NCCL_DEBUG", "NCCL_DE
     applies=nccl_job,
 )
 def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
-    """NCCL_HOSTID can give several nodes one identity.
+    """NCCL_HOSTID can give several nodes the same identity.
 
-    Right: NCCL_HOSTID gives no two nodes one identity.
+    Right: NCCL_HOSTID does not give two nodes the same identity.
     Why: NCCL treats ranks with the same identity as one node. It then tries shared memory and P2P between machines, and
     fails (src/misc/utils.cc:117, nccl#879). If a file in the image sets the variable, every node has the same identity.
     Fix: unset NCCL_HOSTID; the host name and the boot id already distinguish nodes.

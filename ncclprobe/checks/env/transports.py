@@ -246,7 +246,7 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
     """EFA devices are present, but NCCL's plugin for them is incomplete.
 
     Right: NCCL's plugin for the EFA devices is complete.
-    Why: NCCL supports EFA only through the OFI plugin. If the loader does not find the plugin, or a setting selects
+    Why: NCCL supports EFA only through the OFI plugin. If the loader cannot find the plugin, or a setting selects
     another libfabric provider, NCCL silently uses TCP.
     Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and unset FI_PROVIDER (or set it to efa).
     """

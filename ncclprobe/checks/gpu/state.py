@@ -240,7 +240,7 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
         elif mode.startswith("exclusive") and not isinstance(gpu.processes, Absent):
             held = [nbytes for nbytes in gpu.processes if nbytes is None or nbytes > _CONTEXT]
             if held:
-                message = f"its compute mode is {mode}, and another process already uses it, so a second one is refused"
+                message = f"its compute mode is {mode}, and another process already uses it, so a second one fails"
                 shown = ("nvmlDeviceGetComputeMode", "NVML processes")
                 tell = warn if None in held else fail
                 yield tell(name, message, action="retest", confidence=ONCE, evidence=shown)
@@ -324,7 +324,7 @@ def _limited(gpus: dict[str, Gpu], field: str, what: str, source: str) -> Iterat
         usual = max(rates.values(), default=0)
         for name, rate in rates.items():
             if rate < _LESS * usual:
-                message = f"{what.format(rate)}, but up to {usual} on its siblings"
+                message = f"{what.format(rate)}; on its siblings it is as high as {usual}{what.partition('}')[2]}"
                 loss = round(1 - rate / usual, 4)
                 yield warn(name, message, blame="node", action="fix-image", evidence=source, loss=loss)
 

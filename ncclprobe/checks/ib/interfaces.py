@@ -45,7 +45,7 @@ DOWN = rails(flags=frozenset({"up"}))
 def odd_interface(found: Interfaces) -> Iterator[Finding]:
     """One of several equal interfaces is down, has no IPv4 address, or has a smaller MTU.
 
-    Right: All interfaces of one kind are up, with an IPv4 address and the same MTU.
+    Right: All interfaces of the same kind are up, with an IPv4 address and the same MTU.
     Why: each rail of a node has its own interface. NCCL does not use an interface that is down or has no address, and
     with a smaller MTU RoCE sends more, smaller packets.
     Fix: run `ip link set dev INTERFACE up mtu 9000`, and give it an address like those of its siblings. If it stays

@@ -174,7 +174,7 @@ def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) 
     """Several nodes claim to be the same node or rank of the job.
 
     Right: Every node and rank of the job has its own number.
-    Why: the second node or rank replaces the first in the rendezvous or is refused, and all ranks wait for the missing
+    Why: the second node or rank replaces the first in the rendezvous or is rejected, and all ranks wait for the missing
     number.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
     """
@@ -212,7 +212,7 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
     """Nodes disagree on the size or the port of the job.
 
     Right: Nodes agree on the size and the port of the job.
-    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with a different number is refused as one too
+    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with a different number is rejected as one too
     many, or waits for ranks that were never started.
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT. Under Slurm, take them from srun's variables.
     """

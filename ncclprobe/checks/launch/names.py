@@ -467,7 +467,7 @@ def dup_gpu(
     """Two ranks would use the same GPU.
 
     Right: Every rank has its own GPU.
-    Why: NCCL fails at its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is
+    Why: NCCL fails at startup with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is
     set. A rank uses the visible device whose index is its local rank, or the only device that it sees.
     Fix: start one rank per GPU: use --nproc-per-node=gpu or srun --gpus-per-task=1, and
     torch.cuda.set_device(LOCAL_RANK).

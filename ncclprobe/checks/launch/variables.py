@@ -123,7 +123,8 @@ def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[t
         if launch.world_size != outer.world_size:
             yield "WORLD_SIZE", f"is {launch.world_size}, but {outer.kind} started {outer.world_size} tasks"
         elif launch.rank != outer.rank:
-            yield "RANK", f"is {launch.rank}, but this is task {outer.rank} of {outer.kind}"
+            kind = {"slurm": "Slurm"}.get(outer.kind, outer.kind)
+            yield "RANK", f"is {launch.rank}, but this is {kind} task {outer.rank}"
 
 
 def _number(text: str | None) -> int | None:

@@ -75,7 +75,7 @@ _PARTS = {
     "ended-by-others": ("A launcher or the scheduler ended ranks", "ended-by-the-launcher ended-in-initialisation"),
     "nvlink-fabric": ("NVLink between GPUs, or the service that manages it, does not work",
         "fabric-not-ready nvlink-without-peer-access no-imex-channel"),
-    "nvls": ("NVLS was refused, not used or used up", "nvls-used-up nvls-left-out"),
+    "nvls": ("NVLS failed, was not used, or was used up", "nvls-used-up nvls-left-out"),
     "gpu-failed": ("A GPU or an NVLink failed",
         "gpu-failed dcgm-found-a-fault nccl-diagnosed ras-error"),
     "gpu-shared": ("Ranks share a GPU, or several hosts look like one host",

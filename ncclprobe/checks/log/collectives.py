@@ -81,7 +81,7 @@ def _number(work: TimedOutWork) -> str:
     good=lambda: [timeout(0) + timeout(1)],
 )
 def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
-    """Some ranks did not join the collective in which the others waited.
+    """Some ranks did not join the collective that the others were waiting in.
 
     Right: No rank waited for a rank that did not join.
     Why: the ranks that time out are those that joined. A rank whose watchdog does not mention this collective is still
@@ -312,8 +312,8 @@ def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
         if not demoted(event) and event.level != "INFO" and _ended_by_monitor(log):
             still = between(event.text, "stuck for ", " without")
             idle = f" for {still}" if still else ""
-            message = f"its heartbeat monitor ended it because its watchdog made no progress{idle}"
-            yield said(log, event, f"{message}, and no collective had timed out", **JOB)
+            message = f"was killed by its heartbeat monitor, because its watchdog was stuck{idle}"
+            yield said(log, event, f"{message}; no collective had timed out", **JOB)
 
 
 def _is_of_monitor(event: LogEvent) -> bool:

@@ -118,7 +118,7 @@ def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     Right: Every NVLS group could be created.
     Why: each communicator with NVLS uses multicast groups of the NVSwitches, and GPU memory for them. Many
     communicators, or processes left by an earlier job, use them up.
-    Fix: to continue now, set NCCL_NVLS_ENABLE=0. Use fewer communicators with NVLS, and end left-over processes
+    Fix: to continue now, set NCCL_NVLS_ENABLE=0. Use fewer communicators with NVLS, and end leftover processes
     (`nvidia-smi`). If that does not help, restart the fabric manager.
     """
     for event in cuda_errors(log, "out of memory"):

@@ -241,7 +241,7 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
             tell = note if isinstance(log, JobLog) and not failed(log) else warn  # a job at work is always in some call
             yield tell(
                 f"group {found.entry.group}",
-                f"{_where(found.entry)} is not finished: {'; '.join(_states(found))}",
+                f"collective {found.entry.seq}, {found.entry.call}, has not finished: {'; '.join(_states(found))}",
                 confidence=_READ,
                 evidence=_seen(found.entry),
                 occurrence=_occurrence(found.entry, _joined_ranks(found)),

@@ -103,7 +103,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "PCIe lost the connection to a GPU", **NODE)
     for event in log.having(*_DIAGNOSED):
         ranks = ranks_in(between(event.text, "on rank(s) ", " ("))
-        yield said(log, event, "NCCL's diagnostics report a fault of a GPU or NVLink", peers=ranks, **NODE)
+        yield said(log, event, "NCCL's diagnostics report a fault in a GPU or NVLink", peers=ranks, **NODE)
 
 
 def _gpu(log: JobLog, event: LogEvent) -> str:
@@ -417,7 +417,7 @@ def dcgm_found_a_fault(log: JobLog) -> Iterator[Finding]:
             continue
         gpu = number(between(event.text, "GPU ")) if " GPU " in f" {event.text}" else None
         where = "a GPU or NVSwitch" if gpu is None else f"GPU {gpu}"
-        yield said(log, event, f"DCGM reports a fault of {where}", **NODE)
+        yield said(log, event, f"DCGM reports a fault on {where}", **NODE)
     for event in log.having(_RECOVERY, *_YES):
         key, colon, value = event.text.strip().partition(":")
         asked = value.strip()

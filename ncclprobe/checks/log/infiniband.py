@@ -271,7 +271,7 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
 def wrong_gid(log: JobLog) -> Iterator[Finding]:
     """The GID that a RoCE port uses does not lead to the peer.
 
-    Right: No queue pair was refused because of its GID.
+    Right: No queue pair was rejected because of its GID.
     Why: NCCL_IB_GID_INDEX selects an entry of the port's GID table: RoCE v1 or v2, IPv4 or IPv6, with or without a
     VLAN. The kernel refuses a queue pair whose two ends differ in kind, or whose entry is empty. A container cannot
     read entries of another network namespace, and some releases then give up (NVIDIA/nccl issue 1573).

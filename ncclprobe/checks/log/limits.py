@@ -178,7 +178,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     Right: No GPU ran out of memory.
     Why: the rank fails at the allocation, and the others wait in the next collective. NCCL needs a few hundred MB per
     communicator for its own buffers, in addition to what the framework reserves.
-    Fix: use a smaller batch or more sharding, and check `nvidia-smi` for left-over processes. To reduce NCCL's buffers,
+    Fix: use a smaller batch or more sharding, and check `nvidia-smi` for leftover processes. To reduce NCCL's buffers,
     use fewer process groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
     """
     for event in log.having(*_OOM):

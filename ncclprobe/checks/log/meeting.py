@@ -95,7 +95,7 @@ _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "er
 _RAS = "RAS failed to establish a client listening socket"
 _NO_ADDRESS = "has failed to listen on any local network address"
 _FREE = (
-    "run `ss -ltnp 'sport = :{port}'` on the host of rank 0. End the left-over process, or choose "
+    "run `ss -ltnp 'sport = :{port}'` on the host of rank 0. End the leftover process, or choose "
     "another MASTER_PORT (on one node use `torchrun --standalone` or `--rdzv-endpoint=localhost:0`)."
 )
 _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying another port", "; trying ", ", trying ")
@@ -122,7 +122,7 @@ def port_taken(log: JobLog) -> Iterator[Finding]:
     Right: Every port that the job needed was free.
     Why: rank 0 listens on MASTER_PORT. If another job on this host, or a process left by an earlier start, already
     listens there, ranks may even join the wrong store.
-    Fix: run `ss -ltnp` on the host of rank 0. End the left-over process, or choose another MASTER_PORT (on one node use
+    Fix: run `ss -ltnp` on the host of rank 0. End the leftover process, or choose another MASTER_PORT (on one node use
     `torchrun --standalone` or `--rdzv-endpoint=localhost:0`).
     """
     given_up = {event.stream for event in log.having(_NO_ADDRESS) if not warned(event)}
@@ -152,7 +152,7 @@ _DENIED = ("errno: 13 - Permission denied", "Call to bind failed : Permission de
 def port_privileged(log: JobLog) -> Iterator[Finding]:
     """This user is not allowed to bind the port.
 
-    Right: No port was refused because of missing permission.
+    Right: No port was denied because of missing permission.
     Why: only root can bind ports below net.ipv4.ip_unprivileged_port_start (1024), and some clusters reserve more.
     Fix: choose a MASTER_PORT of 1024 or more, outside net.ipv4.ip_local_port_range.
     """

@@ -172,7 +172,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     """The requested network plugin is not loaded.
 
     Right: Every requested plugin was loaded.
-    Why: NCCL_NET names a network, or NCCL_NET_PLUGIN names a library, that the loader does not find in this image. If
+    Why: NCCL_NET or NCCL_NET_PLUGIN names a network or library that the loader cannot find in this image. If
     neither variable is set, a missing libnccl-net.so is normal, and NCCL uses its internal network.
     Fix: run `find / -name 'libnccl-net*'` in the image, add the plugin's folder to LD_LIBRARY_PATH, and check with
     `ldd` which libraries it lacks. If the plugin is not needed, unset the variable.

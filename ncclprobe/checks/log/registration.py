@@ -61,16 +61,16 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_OF_UCX):
         if event.text.endswith(_ENOMEM) and not _unlimited(log, event.host):
-            yield said(log, event, f"UCX's ibv_reg_mr is refused: {_ENOMEM}", **LIMIT)
+            yield said(log, event, f"UCX's ibv_reg_mr failed: {_ENOMEM}", **LIMIT)
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
             continue
         if error.startswith(_ENOMEM):
-            yield said(log, event, f"{_call(event)} is refused: {error}", **LIMIT)
+            yield said(log, event, f"{_call(event)} failed: {error}", **LIMIT)
         elif not error and _said_low(log, event.host):
-            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **LIMIT)
+            yield said(log, event, f"{_call(event)} failed, and the limit on locked memory is low", **LIMIT)
         elif not error and any(call in event.text for call in _CREATE):
-            yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
+            yield said(log, event, f"{_call(event)} failed", codes=("memlock", "ib-device-not-in-container"), **JOB)
 
 
 @cause(
@@ -96,9 +96,7 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
     """
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
-            refused = (
-                f"{_call(event)} is refused ({error or 'no error is printed'}), although locked memory is not limited"
-            )
+            refused = f"{_call(event)} failed ({error or 'no error is printed'}), although locked memory is not limited"
             yield consequence(log, event, refused, **UNPROVEN)
 
 
@@ -156,7 +154,7 @@ def pinning_failed(log: JobLog) -> Iterator[Finding]:
     """
     for event, error in _registrations(log, ("Call to ibv_reg_mr",)):
         if error and not error.startswith(_ENOMEM):
-            yield said(log, event, f"{_call(event)} is refused: {error}", **NODE)
+            yield said(log, event, f"{_call(event)} failed: {error}", **NODE)
         elif not error and not _said_low(log, event.host):
             yield said(log, event, "memory cannot be registered", codes=("kernel-pin-failure", "memlock"), **NODE)
     if not any(True for _ in log.having("microsoft-standard", "WSL2")):

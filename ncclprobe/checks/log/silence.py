@@ -96,7 +96,7 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
 
     Right: All ranks of a communicator began its initialisation.
     Why: ncclCommInitRank waits for all ranks without a time limit and without a message. A rank that was never started,
-    hung earlier or was killed has no line "Init START". If a rank is killed, the line may also be lost, because NCCL
+    hung earlier, or was killed has no "Init START" line. If a rank is killed, the line may also be lost, because NCCL
     does not flush stdout.
     Fix: check whether that rank's process exists, and what it does (`py-spy dump --pid PID`). If it does not exist,
     look for its end in the messages of the launcher and the kernel. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last
@@ -284,13 +284,13 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     if one and first.over:
         alone = [each.rank for each in ends.complaining]
         if len(alone) == 1 and "timed out" in ends.complaint_kinds:
-            return f"only rank {alone[0]} waits in {_awaited(ends)}, because {subject} had exited", (_DESYNC,)
+            return f"only rank {alone[0]} was waiting in {_awaited(ends)}, because {subject} had exited", (_DESYNC,)
         return f"{subject} exited while the others continued", (_DESYNC, _DIED)
     if one and not lost and ends.wrote_on(first):
         return f"{subject} had not reached {_awaited(ends)} and was still busy", (_LATE,)
     if not lost:
         codes = (_LATE, _DIED) if first.has_log else (_LATE, _DIED, _DESYNC)  # it may have waited in another call
-        return f"{subject} did not reach {_awaited(ends)}, and printed nothing", codes
+        return f"{subject} never reached {_awaited(ends)}, and printed nothing", codes
     if not one:
         return f"{subject} print nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
@@ -303,7 +303,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
 def _awaited(ends: Ends) -> str:
     """Return what the first rank that complains waited for."""
     text = next((each.said.text for each in ends.complaining if each.said), "")
-    return str(timed_out_work(text) or "what the others waited for")
+    return str(timed_out_work(text) or "the call that the others were waiting in")
 
 
 _SURE = Certainty("high", "NCCL RAS")
@@ -425,8 +425,8 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     """A rank launched fewer operations than the others.
 
     Right: All ranks of a communicator have launched the same number of operations, according to NCCL's RAS.
-    Why: query RAS again. If the counts do not change, the others wait for this rank. If a count grows, the job is
-    working, because RAS does not stop it.
+    Why: query RAS again. If the counts do not change, the others are waiting for this rank. If a count grows, the job
+    is working, because RAS does not stop it.
     Fix: query RAS again. If the counts do not change, run `py-spy dump --pid PID` on this rank's host to see where it
     is.
     """

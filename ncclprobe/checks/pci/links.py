@@ -351,7 +351,7 @@ FABRIC, CARDS = cards(*(nic(number, FULL) for number in range(4)))
 def settings(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
     """A GPU's or NIC's PCIe settings differ from those of its siblings.
 
-    Right: All GPUs, and all NICs of one model, have the same PCIe settings.
+    Right: All GPUs, and all NICs of the same model, have the same PCIe settings.
     Why: a NIC without relaxed ordering, or with MaxReadReq 512 instead of 4096, reads memory more slowly than the
     others and sets the pace of every ring. This happens after a card was replaced or reset, or if a script missed a
     card. If only one GPU translates addresses itself (ATS), its DMA takes another path.

@@ -43,7 +43,7 @@ from ncclprobe.model.units import plural
 
 
 def _no_port() -> Every[Rails]:
-    nothing = Rails(3, {}, why="no active port of InfiniBand or Ethernet")
+    nothing = Rails(3, {}, why="no active InfiniBand or Ethernet port")
     return Every({**rails_of(World()).by_node, "n3": nothing})
 
 

@@ -41,7 +41,7 @@ def rail_traffic(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", 
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """NCCL or gloo used the wrong NIC, or did not use a NIC that it should use.
+    """NCCL or gloo used the wrong NIC, or did not use a NIC that it should have used.
 
     Right: Data went over the intended NICs.
     Why: sockets carry only a small part of what RDMA carries, and a route over the wrong NIC leaves the fast one idle.

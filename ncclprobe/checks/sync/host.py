@@ -28,7 +28,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
-from ncclprobe.model.units import size
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.hcas import Selection, fast, select_by
 from ncclprobe.nccl.networks import efa_ports
@@ -52,9 +52,9 @@ A100S = gpus(8, "NVIDIA A100-SXM4-80GB")
     applies=several_with_gpus,
 )
 def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) -> Iterator[Finding]:
-    """Nodes of one kind have different numbers of GPUs.
+    """Nodes of the same kind have different numbers of GPUs.
 
-    Right: Nodes of one kind have the same number of GPUs.
+    Right: Nodes of the same kind have the same number of GPUs.
     Why: a launcher starts the same number of ranks on each node. If a node has lost a GPU, its last rank has none, and
     all others wait for it. In NVIDIA/aicr#1858, every nightly run failed for days because one of two VMs had only 7.
     Fix: compare the output of nvidia-smi -L with that of a healthy node. Reboot or drain the node with fewer GPUs. If
@@ -83,7 +83,8 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
     Right: The nodes are machines of the same kind, with the same GPUs.
     Why: the slowest GPU sets the pace of every collective, NCCL tunes for the oldest (src/init.cc), and memory that is
     enough on one node is not enough on another. The other comparisons cover only machines of the same kind.
-    Fix: unless the mixture is intended, request nodes of one kind from the scheduler (--constraint, a node selector).
+    Fix: unless the mixture is intended, request nodes of the same kind from the scheduler (--constraint, a node
+    selector).
     """
     kind = kinds(machines, gpus)
     if not any(map(any, kind.values())):
@@ -156,9 +157,9 @@ def nic_count(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """Nodes of one kind have different numbers of NICs that NCCL can use.
+    """Nodes of the same kind have different numbers of NICs that NCCL can use.
 
-    Right: Nodes of one kind have the same number of NICs that NCCL can use.
+    Right: Nodes of the same kind have the same number of NICs that NCCL can use.
     Why: ranks plan their channels over the NICs of all nodes. If a node has fewer, NCCL before 2.30.3 fails to start.
     Since 2.30.3 it continues by default without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), and is slower or
     hangs (nccl#2428).
@@ -272,9 +273,9 @@ TWO_SOCKETS = Every({f"n{i}": cpus_of(56, 56) for i in range(4)})
 def topology(
     trees: Every[Pci], cpus: Every[Cpus], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]
 ) -> Iterator[Finding]:
-    """Nodes of one kind differ in their NUMA nodes, or in the positions of GPUs and NICs.
+    """Nodes of the same kind differ in their NUMA nodes, or in the positions of GPUs and NICs.
 
-    Right: Nodes of one kind have the same NUMA nodes, with GPUs and NICs in the same positions.
+    Right: Nodes of the same kind have the same NUMA nodes, with GPUs and NICs in the same positions.
     Why: NCCL plans its rings and trees on each node separately, and all nodes then use the slowest plan. If the
     firmware of one node splits its sockets differently (NPS, SNC), or one card is in another slot, every node loses
     channels.
@@ -293,7 +294,7 @@ def topology(
         more: dict[str, Any] = {"tell": tell, "action": "repair"}
         more |= {"evidence": ("/sys/devices/system/node", "/sys/bus/pci/devices")}
         if not numa.agreed:
-            yield from unlike(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} CPUs", **more)
+            yield from unlike(numa, lambda sizes: f"{len(sizes)} NUMA nodes with {_listed(sizes)} CPUs", **more)
         elif not placed.agreed:
             yield from unlike(placed, partial(_own_roots, reduce(and_, map(Counter, placed.groups))), **more)
 
@@ -303,8 +304,8 @@ def _shape(tree: Pci, cpus: Cpus) -> _Shape:
     for device in (*tree.of("gpu"), *tree.of("nic")):
         if not isinstance(device.place, Absent):
             levels = len(device.place.switches)
-            where = f"behind {levels} switch{'' if levels == 1 else 'es'} at" if levels else "directly at"
-            what = f"{device.identity.kind} {where} NUMA node {device.numa_node}"
+            where = f"behind {levels} switch{'' if levels == 1 else 'es'} on" if levels else "directly on"
+            what = f"a {device.identity.kind.upper()} {where} NUMA node {device.numa_node}"
             roots.setdefault(device.place.root, []).append(what)
     numa = tuple(len(node.cpus) for node in cpus.numa)
     return _Shape(numa, tuple(sorted(tuple(sorted(here)) for here in roots.values())))
@@ -317,8 +318,8 @@ def _listed(sizes: tuple[int, ...]) -> str:
 def _own_roots(common: Counter[tuple[str, ...]], roots: tuple[tuple[str, ...], ...]) -> str:
     """Return the root buses that not every node has."""
     own = Counter(roots) - common
-    shown = [f"{times} x {' with '.join(what)}" for what, times in own.items()]
-    return ", ".join(shown[:3]) or "without"
+    shown = [f"{plural(times, 'PCIe root')} with {' and '.join(what)}" for what, times in own.items()]
+    return ", ".join(shown[:3]) or "no such PCIe root"
 
 
 ROOMY = SharedMemory(64 * GIB, 60 * GIB)
@@ -440,7 +441,7 @@ def ignore_net_mismatch(
     Right: Nodes have equal numbers of NICs, or NCCL reports the difference.
     Why: since 2.30.3 NCCL accepts a difference by default (src/init.cc:131, v2.30.7) and logs it only at INFO. Such
     jobs have hung with all GPUs busy (nccl#2428).
-    Fix: until the node is repaired, set NCCL_IGNORE_NET_MISMATCH=0, so that the job fails at its start instead of
+    Fix: until the node is repaired, set NCCL_IGNORE_NET_MISMATCH=0, so that the job fails at startup instead of
     hanging.
     """
     counts = {node: len(names) for node, names in network(fabrics, settings, interfaces, software).items()}

@@ -67,9 +67,9 @@ def rate(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """On nodes of one kind the fastest NICs run at different rates.
+    """On nodes of the same kind the fastest NICs run at different rates.
 
-    Right: On nodes of one kind the fastest NICs run at the same rate.
+    Right: On nodes of the same kind the fastest NICs run at the same rate.
     Why: collectives go through all nodes, so the links of the slowest node set the pace of the others. If a port is
     slower than others on the same node, ib.rate reports it. This check compares whole nodes.
     Fix: check the cables, transceivers and switch ports of the slower node (ibstat, mlxlink).
@@ -84,7 +84,7 @@ def rate(
         lower = bool(ballot.outliers) and all(part[node] < ballot.usual for node in ballot.outliers)
         details: dict[str, Any] = {"tell": warn if ballot.settled and not lower else fail, "action": "repair"}
         details |= {"blame": "link" if lower else "fabric", "evidence": "/sys/class/infiniband/*/ports/*/rate"}
-        yield from unlike(ballot, "NICs of {:g} Gb/s".format, **details)
+        yield from unlike(ballot, "{:g} Gb/s NICs".format, **details)
 
 
 _DARK: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
@@ -310,9 +310,9 @@ def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
     applies=marks_shown,
 )
 def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
-    """On nodes of one kind, RoCE ports mark or slow their traffic differently.
+    """On nodes of the same kind, RoCE ports mark or slow their traffic differently.
 
-    Right: On nodes of one kind, RoCE ports mark and slow their traffic in the same way.
+    Right: On nodes of the same kind, RoCE ports mark and slow their traffic in the same way.
     Why: switches queue and pause packets by their marks. If a node uses another traffic class, its packets are dropped
     while those of the others are paused. A node that ignores ECN takes the bandwidth that the others give up.
     Fix: at boot set the same values on all nodes: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE

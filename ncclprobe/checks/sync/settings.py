@@ -295,9 +295,9 @@ FW = flashed("28.39.1002")
     applies=several_with_gpus,
 )
 def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
-    """NICs of one model have different firmware on different nodes.
+    """NICs of the same model have different firmware on different nodes.
 
-    Right: NICs of one model have the same firmware on all nodes.
+    Right: NICs of the same model have the same firmware on all nodes.
     Why: firmware determines congestion control, adaptive routing and which errors are retried. If an upgrade missed a
     node, it is slow or drops connections, and no counter explains why.
     Fix: update the NICs that the finding names to the firmware of the others (mlxfwmanager, or the vendor's tool), and
@@ -328,7 +328,7 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     Why: every rank uses the network that its own node chose, and two different networks cannot connect. A socket cannot
     use the handle of an InfiniBand port, so the job fails or hangs at its first connection (nccl#2428).
     Fix: check which network the nodes that differ choose and why (`ncclprobe doctor -v`). Common causes are a plugin
-    that the loader does not find, a container without /dev/infiniband, ports that are down, or a setting that only this
+    that the loader cannot find, a container without /dev/infiniband, ports that are down, or a setting that only this
     node has.
     """
     known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}

@@ -87,9 +87,10 @@ def _value_before(course: NodeCourse, reason: Reason) -> float | None:
 
 
 def _finding(reason: Reason, **details: str) -> Finding:
-    since = f"since {when(reason.since_s)} UTC: " if reason.since_s is not None else ""
-    message = f"{since}{reason.words.removeprefix(f'{reason.subject}: ')}"
+    since = f" since {when(reason.since_s)} UTC" if reason.since_s is not None else ""
+    lead = {"watch": f"may have been lower{since}: ", "flapping": f"{since}: ".lstrip(" :")}
+    message = lead.get(reason.state, f"has been lower{since}: ") + reason.words.removeprefix(f"{reason.subject}: ")
     if reason.state == "watch":
-        return note(reason.subject, f"may be lower {message}", evidence=_STORE, action="retest")
+        return note(reason.subject, message, evidence=_STORE, action="retest")
     how = Certainty("medium", "by many reports of this node")
     return warn(reason.subject, message, confidence=how, evidence=_STORE, **details)
