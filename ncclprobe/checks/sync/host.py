@@ -305,7 +305,7 @@ def _shape(tree: Pci, cpus: Cpus) -> _Shape:
         if not isinstance(device.place, Absent):
             levels = len(device.place.switches)
             where = f"behind {levels} switch{'' if levels == 1 else 'es'} on" if levels else "directly on"
-            what = f"a {device.identity.kind.upper()} {where} NUMA node {device.numa_node}"
+            what = f"a {str(device.identity.kind).upper()} {where} NUMA node {device.numa_node}"
             roots.setdefault(device.place.root, []).append(what)
     numa = tuple(len(node.cpus) for node in cpus.numa)
     return _Shape(numa, tuple(sorted(tuple(sorted(here)) for here in roots.values())))

@@ -101,7 +101,7 @@ def _sentence(card: Card) -> str:
     """Return the text of a finding; if a card has several, the title of their check."""
     if card.alone is None:
         return card.title
-    return shorten(card.alone.line, _LONGEST)
+    return shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST)
 
 
 def _group(state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]]) -> _Group:
