@@ -116,6 +116,10 @@ SETTINGS = {
         'docker run --gpus all \\\n  -e A=1 --env B="2" \\\n --env=C=3 image\n',
         {"A": "1", "B": "2", "C": "3"},
     ),
+    "above a log": (
+        "$ docker run -e A=1 image\n[rank3]: ncclSystemError: C=3\n$ cat e\nexport B=2\nn1:7:7 [0] NCCL INFO ok\n",
+        {"A": "1", "B": "2"},
+    ),
     "mpirun": ("mpirun -np 16 -x NCCL_DEBUG=INFO -x PATH ./a\n", {"NCCL_DEBUG": "INFO"}),
     "mpirun, with blanks": (
         "mpirun -x NCCL_SOCKET_IFNAME = bond0 -x NCCL_DEBUG=INFO -x PATH ./a\n",

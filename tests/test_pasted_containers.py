@@ -152,6 +152,7 @@ SILENT = {
     "InfiniBand that is off": (DOCKER % "--ipc=host").replace("NCCL_IB_HCA=mlx5", "NCCL_IB_DISABLE=1"),
     "compose with the host's memory": COMPOSE % "ipc: host\n    ulimits: {memlock: {soft: -1, hard: -1}}",
     "compose with room": COMPOSE % "shm_size: '16gb'",
+    "GPUs by CDI": (DOCKER % GIVEN).replace("--gpus all", "--device nvidia.com/gpu=all").replace("docker", "podman"),
     "a file that a volume brings": DOCKER
     % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t -v /opt/microsoft:/opt/microsoft",
     "room on processors": (POD % 32).replace("nvidia.com/gpu: 8", 'cpu: "90"\n        nvidia.com/gpu: 8'),

@@ -15,6 +15,7 @@ def word(one: int, two: int) -> str:
 
 TWO = "# two p5.48xlarge\n"
 A4 = "nodeSelector:\n  node.kubernetes.io/instance-type: a4-highgpu-8g\n"
+GIB = "image: us-docker.pkg.dev/gce-ai-infra/gpudirect-gib/nccl-plugin-gib-diagnostic:v1.1.1\n"
 PRODUCT = "nodeSelector:\n  nvidia.com/gpu.product: NVIDIA-B200\nlimits:\n  nvidia.com/gpu: 8\n"
 GRES = "#SBATCH --nodes=2\n#SBATCH --gres=gpu:h100:8\n"
 SMI, MATRIX, NICS = eight_gpus()
@@ -29,6 +30,7 @@ FILTERED = "".join(f"CA 'mlx5_{n}'\n\t\tState: Active\n\t\tRate: 400\n\t\tLink l
 CARDS = "\t".join(["", *(f"GPU{n}" for n in range(8)), "CPU Affinity", "NUMA Affinity"]) + "".join(
     f"\nGPU{one}\t" + "\t".join(word(one, two) for two in range(8)) + f"\t0-31\t{one // 4}" for one in range(8)
 )
+ADDRESSES = "$ ip -br addr\nlo UNKNOWN 127.0.0.1/8\neth0 UP 10.0.0.5/24\n"
 PAIR = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-31\t0\nGPU1\tPHB\t X \t0-31\t0\n"
 LSMOD = "nvidia_uvm 2076672 0\nnvidia 11591680 2 nvidia_uvm\nib_core 516096 1 mlx5_ib\n"
 RUN = "srun -N 2 --ntasks-per-node=8 ./all_reduce_perf -b 1G\n"
@@ -69,6 +71,16 @@ WRONG = [
     ("", "NCCL_IB_TC=26", RUN, "WARN", "the matching traffic class is 104"),
     (LSMOD, "NCCL_DMABUF_ENABLE=0", RUN, "WARN", "no peer-memory module is loaded"),
     (A4 + "NCCL_NET=gIB\n", "LD_LIBRARY_PATH=/usr/local/cuda/lib64", RUN, "WARN", "/usr/local/gib/lib64"),
+    (
+        NETDEVS + "mlx5_10 port 1 ==> rdma10 (Up)\n",
+        "NCCL_IB_HCA=^mlx5_1,mlx5_4",
+        RUN,
+        "WARN",
+        "NCCL_IB_HCA=^=mlx5_1,mlx5_4",
+    ),
+    (ADDRESSES, "NCCL_SOCKET_IFNAME=^docker,^lo", RUN, "FAIL", "fix: NCCL_SOCKET_IFNAME=^docker,lo"),
+    ("", "OMPI_MCA_btl_tcp_if_includ=eth0", RUN, "WARN", "did you mean OMPI_MCA_btl_tcp_if_include"),
+    ("", "NCCL_IB_TIMEOUT=10", RUN, "WARN", "gives up after 0.029 s instead of 30 s"),
     ("", "NCCL_IB_PKEY=0xffff", RUN, "WARN", "outside 0..32767"),
     ("", "NCCL_CTA_POLICY=EFFICENCY", RUN, "WARN", "EFFICENCY is not one of"),
     ("", "NCCL_IB_HCA=mlx5_1", f"mpirun -np 16 -H a:8,b:8 --bind-to none -x PATH {PERF}", "WARN", "exported only here"),
@@ -80,6 +92,10 @@ RIGHT = [
     ("# two p4d.24xlarge\n", "OFI_NCCL_PROTOCOL=SENDRECV", RUN),
     (A4, "NCCL_NET=gIB", RUN),
     (A4, "NCCL_NET_GDR_LEVEL=PIX", RUN),
+    (f"{A4}{GIB}NCCL_NET=gIB\n", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64", RUN),
+    (NETDEVS + "mlx5_10 port 1 ==> rdma10 (Up)\n", "NCCL_IB_HCA=^=mlx5_4,mlx5_10", RUN),
+    ("", "OMPI_MCA_btl_tcp_if_exclude=lo,docker0", RUN),
+    ("", "OMPI_MCA_plm=slurm", RUN),
     (GRES, "NCCL_IB_HCA=mlx5", RUN),
     (MATRIX, "NCCL_NET_GDR_LEVEL=PIX", RUN),
     (MATRIX.replace("PIX", "PXB"), "NCCL_NET_GDR_LEVEL=PIX", ALONE),

@@ -70,7 +70,8 @@ class NamedMachine(Struct, frozen=True):
 
     `withheld` are variables that mpirun does not pass to other nodes, `given` the NICs that a container gets, by
     resource. `partial`: the text does not show all GPUs; `some_nics`: not all NICs. `rdma`: it mentions RDMA devices.
-    `sources`: a script takes variables from a file that is not shown. Empty or 0: not named.
+    `sources`: a script takes variables from a file that is not shown. `gib`: Google's image, script or volume brings
+    the gIB plugin. Empty or 0: not named.
     """
 
     type: str = ""
@@ -84,6 +85,7 @@ class NamedMachine(Struct, frozen=True):
     some_nics: bool = False
     rdma: bool = False
     sources: bool = False
+    gib: bool = False
     netdevs: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -20,7 +20,7 @@ from ncclprobe.facts.loader import DEFAULT_FOLDERS, Elf, Loader, elf, libraries,
 from ncclprobe.facts.software import NCCL, Mapped, Software, Torch
 from ncclprobe.host import Host
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import Denied, HostError, Missing, ParseError
+from ncclprobe.model.errors import Denied, HostError, Missing, NotCaptured, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
@@ -91,9 +91,10 @@ class Plugin(Struct, frozen=True):
 
 
 class Plugins(Struct, frozen=True):
-    """Every plugin file found, in the loader's order."""
+    """Every plugin file found, in the loader's order. `shown`: a folder answered, as none does for a pasted text."""
 
     all: tuple[Plugin, ...] = ()
+    shown: bool = True
 
 
 @collector
@@ -104,10 +105,11 @@ def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Pl
     """
     variables = {} if isinstance(environment, Absent) else environment.variables
     searched = loader.folders()
-    found = []
-    for folder in dict.fromkeys([*searched, *_FOLDERS, *_folders_in_variables(variables)]):
-        found += [_plugin(f"{folder}/{name}", folder in searched) for name in _names(host, folder)]
-    return Plugins(tuple(_add_constants(host, each) if _is_opened(each, variables) else each for each in found))
+    folders = dict.fromkeys([*searched, *_FOLDERS, *_folders_in_variables(variables)])
+    held = {folder: _names(host, folder) for folder in folders}
+    found = [_plugin(f"{folder}/{name}", folder in searched) for folder, names in held.items() for name in names or ()]
+    opened = tuple(_add_constants(host, each) if _is_opened(each, variables) else each for each in found)
+    return Plugins(opened, shown=any(names is not None for names in held.values()))
 
 
 def _is_opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
@@ -153,9 +155,12 @@ def _folders_in_variables(variables: Mapping[str, str | None]) -> Iterator[str]:
                 yield usr(str(PurePosixPath(value).parent))
 
 
-def _names(host: Host, folder: str) -> list[str]:
+def _names(host: Host, folder: str) -> list[str] | None:
+    """Return the plugins in a folder; None: a pasted text does not show the folder."""
     try:
         return [name for name in libraries(host, folder) if re.fullmatch(_NAME, name)]
+    except NotCaptured:
+        return None
     except HostError:  # a folder that does not answer hides what it has, and no more
         return []
 

@@ -92,6 +92,10 @@ _RDMA = re.compile(
 )
 _SOURCES = re.compile(r"\s{0,40}(?:source|\.) [\w./~$\"{}-]{2,200}\s{0,8}(?:[;#&]|$)")
 """A script takes variables from a file whose text is not shown."""
+_BRINGS_GIB = re.compile(
+    r"nccl-plugin-gib|/gib/scripts/|/kubernetes/bin/gib\b|(?:mountPath[\"']?: ?[\"']?|-v \S{1,120}:)/usr/local/gib\b"
+)
+"""Google's image, script or volume with the gIB plugin, which is on the loader's path there."""
 _LONGEST, _MOST = 200, 4000
 """Characters of a line that is a sentence, and of one that is searched."""
 
@@ -115,6 +119,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
         "some_nics": any(map(_SOME_NICS.search, lines)),
         "rdma": any(map(_RDMA.search, lines)),
         "sources": any(map(_SOURCES.match, lines)),
+        "gib": any(map(_BRINGS_GIB.search, lines)),
         "netdevs": {match[1]: match[2] for line in lines if (match := _NETDEV.match(line.strip()))},
     }
     tasks, nodes = _agreed_number(lines, (_TASKS,)), _nodes(lines)

@@ -153,7 +153,7 @@ def _node_count_mismatch(whole: Sequence[str]) -> Iterator[dict[str, str]]:
 _CONTAINED = re.compile(r"\b(apptainer|singularity) (?:exec|run)\b(.{0,400})")
 _DOCKERED = re.compile(r"\b(?:docker|podman) run\b(.{0,2000})")
 _GIVES_GPUS = re.compile(
-    r"\s--nv(?:ccli)?\b|--gpus\b|--runtime|--device\S{0,4}nvidia|NVIDIA_VISIBLE_DEVICES|/dev/nvidia"
+    r"\s--nv(?:ccli)?\b|--gpus\b|--runtime|--device[= ]\S{0,4}nvidia|NVIDIA_VISIBLE_DEVICES|/dev/nvidia"
 )
 
 

@@ -49,6 +49,10 @@ _LOG = re.compile(
 )
 
 
+_TYPED = re.compile(r"export |[\w.@:~/\[\] -]{0,80}[$#%] (?:export|setenv|docker|podman|nerdctl|mpirun|mpiexec|srun) ")
+"""Commands that set variables and may stand above a log of the job."""
+
+
 class OptionOf(NamedTuple):
     """An option of a command. It is searched once, from the first of the command's words on, so that no line takes
     long.
@@ -84,7 +88,7 @@ def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:
         told += bool(plain)
     found |= dict(_listed(written))
     if found and any(map(_LOG.search, written)):
-        found = {}
+        found = {name: value for line in filter(_TYPED.match, written) for name, value in _explicit(line)}
     if _LEAST * told >= len(written) or (found and bare):
         found = bare | found
     bare_names = {re.sub(_OF_CONTAINERS, "", name): value for name, value in found.items()}

@@ -293,6 +293,8 @@ def network(
             reasons = [why for why in passed if why] or [own.why]
             return replace(own, why="; ".join(dict.fromkeys(reasons)))
         passed += [own.why]
+    if wanted.lower() not in ("", "ib", "socket") and not known.need(Plugins).shown:
+        return Decision(None, f"{known.set('NCCL_NET')}: the plugins of the node are not known")
     return refused("NCCL_NET", "; ".join(filter(None, passed)) or "no network is left")
 
 

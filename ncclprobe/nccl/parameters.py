@@ -119,7 +119,19 @@ def _version(text: str) -> Version | None:
 _FAMILIES = (
     *("TORCH_NCCL_", "TORCHELASTIC_", "TORCHCOMM_", "TORCH_", "PYTORCH_", "GLOO_"),
     *("NCCL_", "OFI_NCCL_", "SHARP_", "NVSHMEM_", "UCX_", "FI_", "RDMAV_", "CUDA_VISIBLE_"),
-    *("MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "WORLD_", "SLURM_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "MV2_"),
+    *(
+        "MASTER_",
+        "LOCAL_RANK",
+        "LOCAL_WORLD",
+        "WORLD_",
+        "SLURM_",
+        "SRUN_",
+        "OMPI_MCA_",
+        "OMPI_",
+        "PMIX_",
+        "PMI_",
+        "MV2_",
+    ),
 )
 """Prefixes of the names that we handle; the first match counts, so longer ones come first."""
 
@@ -142,7 +154,7 @@ _SHORT = 8  # letters behind the prefix, below which two errors make another wor
 def nearest(name: str) -> str | None:
     """Return the known name that `name` most likely misspells; None if none is similar, or `name` is known."""
     prefix = _family(name)
-    if prefix is None or name in table():
+    if prefix is None or name in table() or name == "OMPI_MCA_plm":  # which starts processes; pml sends messages
         return _intended_name(name)
     limit = 1 if len(name) - len(prefix) < _SHORT or prefix in _HELD_IN_PART else 2
     ranked = ((distance(name, known, limit), known) for known in _offered(prefix))
@@ -150,7 +162,7 @@ def nearest(name: str) -> str | None:
     return best if steps <= limit else None
 
 
-_HELD_IN_PART = frozenset({"OFI_NCCL_", "NVSHMEM_", "UCX_", "FI_", "CUDA_VISIBLE_"})
+_HELD_IN_PART = frozenset({"OFI_NCCL_", "NVSHMEM_", "UCX_", "FI_", "CUDA_VISIBLE_", "OMPI_MCA_"})
 """Families of other libraries that have more names than the table, some similar to others."""
 
 

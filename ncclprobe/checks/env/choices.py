@@ -214,7 +214,9 @@ def vendor(
         )
         yield jobs_warn("OFI_NCCL_PROTOCOL", message, evidence(settings, "OFI_NCCL_PROTOCOL"))
     path = settings.get("LD_LIBRARY_PATH") or ""
-    if "gib" in vendors and (settings.get("NCCL_NET") or "").lower() == "gib" and path and "/gib/" not in f"{path}/":
+    brought = isinstance(named, NamedMachine) and named.gib
+    by_gib = "gib" in vendors and (settings.get("NCCL_NET") or "").lower() == "gib" and not brought
+    if by_gib and path and "/gib/" not in f"{path}/":
         message = "does not contain /usr/local/gib/lib64, so the loader may not find the plugin that NCCL_NET names"
         yield jobs_warn("LD_LIBRARY_PATH", message, evidence(settings, "LD_LIBRARY_PATH", "NCCL_NET"))
     over_ucx = (settings.get("NCCL_PLUGIN_P2P") or "").lower() == "ucx"

@@ -36,6 +36,7 @@ from ncclprobe.nccl.hcas import (
     MAX_HCAS,
     Pick,
     Selection,
+    Selector,
     Wish,
     advised,
     as_listed,
@@ -175,15 +176,27 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
     Right: Every entry of NCCL_IB_HCA matches only the device that it names.
     Why: unless the list starts with =, an entry matches every name that begins with it, so mlx5_1 also selects mlx5_10
     (nccl#236).
-    Fix: start the list with =, as in NCCL_IB_HCA==mlx5_1; if it starts with ^, put the = after it.
+    Fix: write = before the first name, after a ^ if the list starts with one. Then give the full name of every device.
     """
     selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
+    remedy = f"NCCL_IB_HCA={'^' * selector.exclude}={','.join(_full_names(selector, fabric))}"
     for entry in dict.fromkeys(selector.entries):
         others = caught_besides(entry, fabric, selector)
         if others:
             verb = "excludes" if selector.exclude else "selects"
             message = f"{as_listed(entry)} also {verb} {', '.join(others)}"
-            yield jobs_warn("NCCL_IB_HCA", message, evidence(settings, "NCCL_IB_HCA"))
+            yield jobs_warn("NCCL_IB_HCA", message, evidence(settings, "NCCL_IB_HCA"), remedy)
+
+
+def _full_names(selector: Selector, fabric: Fabric) -> list[str]:
+    """Return the entries of a list; for one that names no device, those that begin with it."""
+    names = [device.name for device in fabric.devices]
+    found = list[str]()
+    for entry in selector.entries:
+        begun = [name for name in names if name.startswith(entry.prefix)]
+        own = [entry.prefix] if entry.prefix in begun or not begun else begun
+        found += [as_listed(replace(entry, prefix=name)) for name in own]
+    return list(dict.fromkeys(found))
 
 
 @check(

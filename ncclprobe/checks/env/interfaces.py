@@ -333,16 +333,19 @@ def ifname_ambiguous(
     Why: unless the list starts with =, an entry matches every name that begins with it. eth1 also selects eth10, and
     eth selects interfaces in different networks. The bootstrap uses the first match, and sockets use all matches
     (nccl#1580).
-    Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
+    Fix: write = before the first name, and give the full name of every interface.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
+    meant = [e.prefix.lstrip("^=") for e in selector.entries if selector.exclude or e.prefix[:1] != "^"]
+    head = "^" * selector.exclude + "=" * selector.exact
+    remedy = f"NCCL_SOCKET_IFNAME={head}{','.join(meant)}" if meant else ""
     for entry in selector.entries:
         if entry.prefix[:1] in ("^", "="):
             message = (
                 f"{entry.prefix!r} is read as a name: {entry.prefix[0]} is special only as the first character of the "
                 "list"
             )
-            yield jobs_warn("NCCL_SOCKET_IFNAME", message, evidence(settings, "NCCL_SOCKET_IFNAME"))
+            yield jobs_warn("NCCL_SOCKET_IFNAME", message, evidence(settings, "NCCL_SOCKET_IFNAME"), remedy)
     if selector.exact or selector.exclude:
         return
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
@@ -356,7 +359,7 @@ def ifname_ambiguous(
         others = [name for name in caught if name != entry.prefix]
         if entry.prefix in by_name and others:
             message = f"{entry.prefix!r} also selects {', '.join(others)}"
-            yield jobs_warn("NCCL_SOCKET_IFNAME", message, shown)
+            yield jobs_warn("NCCL_SOCKET_IFNAME", message, shown, f"NCCL_SOCKET_IFNAME=={entry.prefix}")
         elif len(_networks([by_name[name] for name in caught])) > 1:
             several = isinstance(launch, Launch) and launch.several_nodes
             message = f"{entry.prefix!r} selects {', '.join(caught)}, which are in different networks"

@@ -336,7 +336,7 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
         if reading.value == default:
             yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", as_evidence(entry))
         elif entry.name == "NCCL_IB_TIMEOUT" and 0 < reading.value < default:
-            times = f"{4.096e-6 * 2**reading.value * 7:.1f} s instead of {4.096e-6 * 2**default * 7:.1f} s"
+            times = f"{4.096e-6 * 2**reading.value * 7:.2g} s instead of {4.096e-6 * 2**default * 7:.2g} s"
             message = (
                 f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
             )
