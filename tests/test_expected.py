@@ -154,7 +154,7 @@ def test_every_collective_can_be_asked_for_at_once(capsys: pytest.CaptureFixture
     ("argv", "names"),
     [
         (("--machine", "dgx-h10"), "dgx-h10"),
-        (("--machine", "dgx-h100", "x.jsonl"), "give one"),
+        (("--machine", "dgx-h100", "x.jsonl"), "pass only one"),
         (("no-such-file.jsonl",), "no-such-file"),
         (("--machine", "dgx-h100", "--op", "allreduce"), "allreduce"),
         (("--machine", "dgx-h100", "--gpus-per-node", "9"), "9"),

@@ -53,7 +53,7 @@ def test_nodes_that_agree_pass() -> None:
 def test_a_node_that_is_not_known_makes_agreement_unknown_and_is_named() -> None:
     (verdict,) = judged(8, Absent("permission denied"), 8, Absent("permission denied"), required=True)
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
-    assert verdict.why == "not known of n[1,3]: permission denied"
+    assert verdict.why == "unknown on n[1,3]: permission denied"
 
 
 def test_a_node_that_is_not_known_does_not_hide_what_differs() -> None:

@@ -92,7 +92,7 @@ def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
     if lacking == "a thread":
         monkeypatch.setattr(deadlines, "_IDLE", deque())
         monkeypatch.setattr("_thread.start_new_thread", refuse)
-    with pytest.raises(OutOfTime, match="not asked, for "):
+    with pytest.raises(OutOfTime, match="not asked, because "):
         within(1.0, refuse, "resolve n0")
 
 

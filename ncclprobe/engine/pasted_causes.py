@@ -1,14 +1,14 @@
 """Causes that `explain` finds in texts that people pasted for `doctor`: an Xid, a failed unit, an unscheduled pod."""
 
 import json
+import os
 import pkgutil
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ncclprobe.facts.machine import NamedMachine
-from ncclprobe.host import DROPPED, FAULTS, LOG, REDIRECTS
+from ncclprobe.host import DROPPED, FAULTS, LOG, REDIRECTS, opener
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.report import Report
@@ -68,7 +68,7 @@ def _explained(paths: Sequence[str]) -> Report | None:
 
 def _has_sign(path: str) -> bool:
     """Return whether a text may hold a line that `explain` knows: one of the signs of its checks, or wrapped ones."""
-    with Path(path).open("rb") as file:
+    with os.fdopen(opener.opened(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         data = file.read(_LONG)
     signs = (pkgutil.get_data("ncclprobe.logs", "signs.txt") or b"").splitlines()
     joined = b" ".join(data.split())

@@ -149,7 +149,7 @@ def _hired(what: str) -> _Worker:
     try:
         return _Worker()
     except RuntimeError as error:
-        raise OutOfTime(f"{what}: not asked, for {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
+        raise OutOfTime(f"{what}: not asked, because {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:

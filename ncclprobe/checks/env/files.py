@@ -68,7 +68,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
     Why: NCCL does not trim: "NCCL_DEBUG = INFO" sets a variable whose name ends in a space, and "export
     NCCL_DEBUG=INFO" sets one whose name begins with export. A line without = sets nothing, and # starts a comment only
     in the first column. NCCL ignores a file that it cannot read. If NCCL_CONF_FILE is set, NCCL does not read
-    ~/.nccl.conf. Before 2.30.3, ~ is the home directory in /etc/passwd; since then it is $HOME. The environment
+    ~/.nccl.conf. Before 2.30.3, ~ is the home directory in the user database; since then it is $HOME. The environment
     overrides the files (src/misc/param.cc:28).
     Fix: write NAME=value without spaces, in one place only.
     """
@@ -93,7 +93,9 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
     yield from _refused(settings)
     if settings.other_home:
         read = ", ".join(file.path for file in settings.files)
-        message = f"is not read: $HOME and /etc/passwd name different home directories, and this NCCL reads {read}"
+        message = (
+            f"is not read: $HOME and the user database name different home directories, and this NCCL reads {read}"
+        )
         yield jobs_warn(settings.other_home, message, settings.other_home)
 
 
