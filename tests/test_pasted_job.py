@@ -22,6 +22,7 @@ SMI, MATRIX, NICS = eight_gpus()
 NETDEVS = "$ ibdev2netdev\n" + "".join(
     f"mlx5_{n} port 1 ==> {'eth0' if n == 4 else f'rdma{n}'} (Up)\n" for n in range(9)
 )
+GIDS = "$ show_gids\nmlx5_0 1 3 0000:0000:0000:0000:0000:ffff:0ae0:002c 10.224.0.44 v2 rdma0\n"
 RAILS = ",".join(f"mlx5_{n}" for n in range(9) if n != 4)
 SOME = ",".join(f"mlx5_{n}" for n in range(6) if n != 4)
 PERF = "./all_reduce_perf -b 1G\n"
@@ -48,6 +49,7 @@ WRONG = [
     (GRES, "NCCL_IB_DISABLE=1", RUN, "WARN", "traffic between nodes uses TCP"),
     (SMI + NICS, "NCCL_IB_DISABLE=1", RUN, "FAIL", "GB/s at 1 GiB over 2 nodes"),
     (SMI + MATRIX, "NCCL_IB_HCA=mlx5_0", RUN, "FAIL", "only 1 of 8 equally fast NICs"),
+    (f"{GIDS}(same on all nodes)\n", "NCCL_IB_HCA==mlx5_1,mlx5_2", RUN, "FAIL", "matches no port"),
     (MATRIX, "NCCL_IB_HCA=mlx4", RUN, "FAIL", "matches no port"),
     (MATRIX.replace("PIX", "PXB"), "NCCL_NET_GDR_LEVEL=PIX", RUN, "WARN", "prevents GPUDirect RDMA for 8 of 8 GPUs"),
     (
@@ -94,6 +96,7 @@ RIGHT = [
     (A4, "NCCL_NET_GDR_LEVEL=PIX", RUN),
     (f"{A4}{GIB}NCCL_NET=gIB\n", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64", RUN),
     (NETDEVS + "mlx5_10 port 1 ==> rdma10 (Up)\n", "NCCL_IB_HCA=^=mlx5_4,mlx5_10", RUN),
+    (f"{GIDS}(same for mlx5_1 to mlx5_3)\n", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3", RUN),
     ("", "OMPI_MCA_btl_tcp_if_exclude=lo,docker0", RUN),
     ("", "OMPI_MCA_plm=slurm", RUN),
     (GRES, "NCCL_IB_HCA=mlx5", RUN),

@@ -538,6 +538,7 @@ def _add_described_machine(host: Replay, facts: dict[type, Any]) -> dict[type, A
         return facts
     import msgspec
 
+    from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.facts.launcher import Launch, Problem
     from ncclprobe.facts.nvml import Gpus
 
@@ -546,7 +547,9 @@ def _add_described_machine(host: Replay, facts: dict[type, Any]) -> dict[type, A
     more: dict[type, Any] = {NamedMachine: found}
     if found.machine and isinstance(facts[Machine], Absent):
         more[Machine] = found.machine
-    gpus, launch = facts[Gpus], facts[Launch]
+    gpus, launch, fabric = facts[Gpus], facts[Launch], facts[Fabric]
+    if isinstance(fabric, Fabric) and found.some_nics and ("run", "nvidia-smi", "topo", "-m") not in host.answers:
+        more[Fabric] = replace(fabric, cut=True)
     if isinstance(gpus, Gpus) and not any(isinstance(gpu.name, str) and gpu.name for gpu in gpus.all):
         from ncclprobe.expect.recognise import product_named  # and with it the tables
 

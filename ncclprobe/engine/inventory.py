@@ -189,6 +189,8 @@ def _nics(facts: Mapping[type, Any]) -> str:
     states = Counter(str(port.state) for port in ports if isinstance(port.state, str))
     kinds = Counter(map(_port, ports))
     named = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common(_MOST_KINDS))
+    if fabric.cut:
+        return f"{named} among those that the texts show"
     if not states:
         return f"{named} · states not known"
     up = states.get("ACTIVE", 0)

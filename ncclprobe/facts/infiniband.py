@@ -114,9 +114,13 @@ class RdmaDevice(Struct, frozen=True):
 
 
 class Fabric(Struct, frozen=True):
-    """All RDMA devices by name; empty: the kernel has none, or none in this network namespace."""
+    """All RDMA devices by name; empty: the kernel has none, or none in this network namespace.
+
+    `cut`: a pasted text shows only some of the machine's devices.
+    """
 
     devices: tuple[RdmaDevice, ...] = ()
+    cut: bool = False
 
     @property
     def ports(self) -> tuple[Port, ...]:

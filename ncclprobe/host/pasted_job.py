@@ -84,9 +84,15 @@ _CUT = re.compile(
 """Signs that a text does not show all GPUs."""
 _SOME_NICS = re.compile(
     r"(?:show_gids|ibstat|ibstatus|ibv_devinfo|ibdev2netdev|rdma link|ls /sys/class/infiniband)\b"
-    r".{0,60}?(?:\| ?(?:head|tail|sed)\b|\| ?grep.{0,40}(?:mlx|rdma|roce|_\d)|-d \w|(?:mlx|rdma|roce|ibp)\w{1,20})"
+    r".{0,60}?(?:\| ?(?:head|tail|sed)\b|\| ?(?:[ef]?grep|awk).{0,40}(?:mlx|rdma|roce|_\d)|-d \w|"
+    r"(?:mlx|rdma|roce|ibp)\w{1,20})"
 )
 """Signs that a text does not show all NICs."""
+_SAME = re.compile(
+    r"(?i)^\s{0,8}[(\[<].{0,60}?(?:\bsame\b|identical|likewise|similar|and so on|\betc\b|omitted|left out)"
+)
+_NODES_OR_GPUS = re.compile(r"(?i)\b(?:nodes?|hosts?|servers?|machines?|gpus?\b|gpu\d)")
+"""A remark in brackets that stands for lines that were left out, and what it may be about besides NICs."""
 _RDMA = re.compile(
     r"\brdma/|/dev/infiniband|NCCL_IB_(?:HCA|GID_INDEX)\b|vpc\.amazonaws\.com/efa|\b\d{2,3}G IB\b|uverbs\d"
 )
@@ -107,6 +113,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     '{"type": "p5.48xlarge", "nodes": 2, "ranks": 8}'
     """
     lines = [line[:_MOST] for line in whole(written)]
+    elided = [line for line in lines if _SAME.match(line)]
     found: dict[str, str | int | bool | list[str] | dict[str, str] | dict[str, int]] = {
         "type": _agreed_word(_azure_size(match[0]) for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
         "gpu": _longest_name(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
@@ -115,8 +122,8 @@ def described(written: Sequence[str]) -> dict[Question, str]:
         "ranks": _agreed_number(lines, _RANKS),
         "withheld": _unpassed_variables(lines),
         "given": devices(written),
-        "partial": any(map(_CUT.search, lines)),
-        "some_nics": any(map(_SOME_NICS.search, lines)),
+        "partial": any(map(_CUT.search, lines)) or any("gpu" in line.lower() for line in elided),
+        "some_nics": any(map(_SOME_NICS.search, lines)) or not all(map(_NODES_OR_GPUS.search, elided)),
         "rdma": any(map(_RDMA.search, lines)),
         "sources": any(map(_SOURCES.match, lines)),
         "gib": any(map(_BRINGS_GIB.search, lines)),

@@ -226,6 +226,8 @@ def _taken(known: NetworkFacts) -> tuple[Port, ...]:
 
 def _hcas(known: NetworkFacts) -> Decision[HcaChoice]:
     off, named = _why_ib_is_off(known), known.set("NCCL_IB_HCA")
+    if not off and known.need(Fabric).cut:
+        return Decision(None, "the pasted texts do not show every NIC")
     rows = tuple(map(hca_choice, _taken(known)))
     why = off or named or "NCCL_IB_HCA is not set: every active port"
     if not off and not rows:

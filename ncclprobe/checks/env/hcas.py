@@ -67,6 +67,7 @@ PARTITIONED = Fabric(
 UNSAID = Absent("no text describes it")
 _NAME = 0x7FFF
 """The bits of a P_Key that name the partition."""
+_CUT = "the pasted texts do not show every NIC"
 BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
 
 
@@ -145,6 +146,8 @@ def hca_match(
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     names = ", ".join(p.name for p in fabric.ports) or "no RDMA device"
+    if fabric.cut and picked.unmatched:
+        raise Unlearned(_CUT, "NotCaptured")
     if not (picked.taken or picked.down or picked.closed or picked.unknown):
         alone = isinstance(launch, Launch) and launch.nnodes == 1
         whole = select(fabric)
@@ -241,6 +244,8 @@ def hca_dup(
         yield jobs_fail("NCCL_IB_HCA", message, shown)
         return
     board = used in (4, 8, 16) and 2 * len(left) < used  # as many as a node has GPUs; the others serve storage
+    if fabric.cut:
+        raise Unlearned(_CUT, "NotCaptured")
     if not used or not left or (used >= alive if alive is not None else board):
         return
     several = isinstance(launch, Launch) and launch.several_nodes
