@@ -1,5 +1,6 @@
 """What a container is given, by docker, compose or Kubernetes, is judged from the text that says so."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ services:
     environment: {NCCL_DEBUG: INFO}
     deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}
 """
+RAILS = [{"interfaceName": f"eth{n + 2}", "network": f"rdma-{n}"} for n in range(8)]
+GKE = """\
+kind: Pod
+metadata:
+  annotations:
+    networking.gke.io/interfaces: '%s'
+spec:
+  nodeSelector: {cloud.google.com/machine-type: a3-ultragpu-8g}
+  limits: {nvidia.com/gpu: 8}
+  mountPath: /dev/shm
+"""
+LINK = "{}\n\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\tLnkSta: Speed {}GT/s, Width x16\n"
 PERFORMANCE = "    Clocks Event Reasons\n        Idle : Not Active\n            HW Thermal Slowdown : %s\n"
 P2P = "$ nvidia-smi topo -p2p r\n \t" + "\t".join(f"GPU{n}" for n in range(8)) + "\n"
 P2P += "".join(f" GPU{n}\t" + "\t".join("X" if n == m else "%s" for m in range(8)) + "\n" for n in range(8))
@@ -90,6 +103,18 @@ SAYS = {
     "compose's locked memory": (
         COMPOSE % "ipc: host\n    ulimits:\n      memlock:\n        soft: 65536\n        hard: 65536",
         "RLIMIT_MEMLOCK: 64 KiB",
+    ),
+    "no library of NVML": (
+        DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=compute",
+        "FAIL launch.vars NVIDIA_DRIVER_CAPABILITIES is compute: without utility the container has no libnvidia-ml",
+    ),
+    "half of the networks": (
+        GKE % json.dumps(RAILS[:4]),
+        "FAIL host.limits networking.gke.io/interfaces the container gets 4 of",
+    ),
+    "a slow NIC in a script's list": (
+        LINK.format("0c:00.0 mlx5_1", 32) + LINK.format("c0:00.0 mlx5_9", 16),
+        "pci.link 0000:c0:00.0 runs at 16 GT/s x16, but supports 32 GT/s",
     ),
     "a file of the host": (
         DOCKER % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t.xml -v /data:/data",
@@ -153,6 +178,10 @@ SILENT = {
     "compose with the host's memory": COMPOSE % "ipc: host\n    ulimits: {memlock: {soft: -1, hard: -1}}",
     "compose with room": COMPOSE % "shm_size: '16gb'",
     "GPUs by CDI": (DOCKER % GIVEN).replace("--gpus all", "--device nvidia.com/gpu=all").replace("docker", "podman"),
+    "both kinds of libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=utility,compute,video",
+    "all libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=all",
+    "all networks": GKE % json.dumps(RAILS),
+    "fast NICs in a script's list": LINK.format("0c:00.0 mlx5_1", 32) + LINK.format("c0:00.0 mlx5_9", 32),
     "a file that a volume brings": DOCKER
     % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t -v /opt/microsoft:/opt/microsoft",
     "room on processors": (POD % 32).replace("nvidia.com/gpu: 8", 'cpu: "90"\n        nvidia.com/gpu: 8'),

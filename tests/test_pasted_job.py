@@ -32,6 +32,7 @@ CARDS = "\t".join(["", *(f"GPU{n}" for n in range(8)), "CPU Affinity", "NUMA Aff
     f"\nGPU{one}\t" + "\t".join(word(one, two) for two in range(8)) + f"\t0-31\t{one // 4}" for one in range(8)
 )
 ADDRESSES = "$ ip -br addr\nlo UNKNOWN 127.0.0.1/8\neth0 UP 10.0.0.5/24\n"
+JOINED = "    Fabric\n        State : Completed\n        Status : Success\n        ClusterUUID : %s\n"
 PAIR = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-31\t0\nGPU1\tPHB\t X \t0-31\t0\n"
 LSMOD = "nvidia_uvm 2076672 0\nnvidia 11591680 2 nvidia_uvm\nib_core 516096 1 mlx5_ib\n"
 RUN = "srun -N 2 --ntasks-per-node=8 ./all_reduce_perf -b 1G\n"
@@ -83,6 +84,7 @@ WRONG = [
     (ADDRESSES, "NCCL_SOCKET_IFNAME=^docker,^lo", RUN, "FAIL", "fix: NCCL_SOCKET_IFNAME=^docker,lo"),
     ("", "OMPI_MCA_btl_tcp_if_includ=eth0", RUN, "WARN", "did you mean OMPI_MCA_btl_tcp_if_include"),
     ("", "NCCL_IB_TIMEOUT=10", RUN, "WARN", "gives up after 0.029 s instead of 30 s"),
+    (JOINED % "7e5c9b1a-41d2", "NCCL_CUMEM_ENABLE=0", RUN, "FAIL", "leaves the NVLinks to other nodes unused"),
     ("", "NCCL_IB_PKEY=0xffff", RUN, "WARN", "outside 0..32767"),
     ("", "NCCL_CTA_POLICY=EFFICENCY", RUN, "WARN", "EFFICENCY is not one of"),
     ("", "NCCL_IB_HCA=mlx5_1", f"mpirun -np 16 -H a:8,b:8 --bind-to none -x PATH {PERF}", "WARN", "exported only here"),
@@ -97,6 +99,8 @@ RIGHT = [
     (f"{A4}{GIB}NCCL_NET=gIB\n", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64", RUN),
     (NETDEVS + "mlx5_10 port 1 ==> rdma10 (Up)\n", "NCCL_IB_HCA=^=mlx5_4,mlx5_10", RUN),
     (f"{GIDS}(same for mlx5_1 to mlx5_3)\n", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3", RUN),
+    ("GB200 NVL72, one tray\n", "NCCL_CUMEM_ENABLE=0", ALONE),
+    (JOINED % "00000000-0000", "NCCL_CUMEM_ENABLE=0", RUN),
     ("", "OMPI_MCA_btl_tcp_if_exclude=lo,docker0", RUN),
     ("", "OMPI_MCA_plm=slurm", RUN),
     (GRES, "NCCL_IB_HCA=mlx5", RUN),

@@ -12,6 +12,7 @@ from ncclprobe.facts.data_paths import DataPaths
 from ncclprobe.facts.environment import EVENTS, MEASURING, RECORDING
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
@@ -150,6 +151,9 @@ def _gpus(facts: Mapping[type, Any]) -> str:
         return ""
     if not gpus.all:
         return "none"
+    cut = (learned(facts, NamedMachine) or NamedMachine()).partial
+    if cut and not any(gpu.name for gpu in gpus.all):
+        return "neither number nor model known"
     models = Counter(gpu.name.removeprefix("NVIDIA ") or "of unknown model" for gpu in gpus.all)
     named = ", ".join(f"{number} × {model}" for model, number in models.most_common())
     return " · ".join(filter(None, (named, f"driver {gpus.driver}" if gpus.driver else "", _nvlink(facts))))

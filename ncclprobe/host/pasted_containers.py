@@ -185,7 +185,27 @@ def devices(lines: Sequence[str]) -> dict[str, int]:
     for path, value in written:
         if _NICS.fullmatch(path[-1]) and value.isdecimal() and not _SHARED.search(path[-1]):
             found[path[-1]] = int(value)
+    if attached := _attached(lines, written):
+        return found or attached
     return {EFA: 0} if not any(_NICS.fullmatch(path[-1]) for path, _ in written) and _asks_alone(written) else found
+
+
+_ANNOTATIONS = "networking.gke.io/interfaces", "k8s.v1.cni.cncf.io/networks"
+_ATTACHED = re.compile(r"\\?\"(?:network|name)\\?\"\s{0,4}:\s{0,4}\\?\"([\w./-]{0,60}rdma[\w./-]{0,60})\\?\"")
+
+
+def _attached(lines: Sequence[str], written: Sequence[Pair]) -> dict[str, int]:
+    """Return how many RDMA networks a pod's annotation attaches, one for each NIC; empty: none, or it needs none."""
+    at = {path[-1]: value for path, value in written}
+    text = "\n".join(lines)
+    for name in _ANNOTATIONS if at.get("hostNetwork") != "true" else ():
+        listed = text.partition(name)[2].partition("]")[0][:_LONGEST]
+        if networks := _ATTACHED.findall(listed):
+            return {name: len(networks)}
+    return {}
+
+
+_LONGEST = 8000
 
 
 def _asks_alone(written: Sequence[Pair]) -> bool:

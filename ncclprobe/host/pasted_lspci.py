@@ -12,6 +12,8 @@ _ROOT = "/sys/bus/pci/devices"
 _HEAD = re.compile(
     r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([\w/ -]{3,40}?)(?: \[[0-9a-f]{4}\])?: (.{1,160})"
 )
+_NAMED = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ :]{1,2}((?:mlx|rdmap|ibp|roce)[\w.-]{1,20})")
+"""Heading that a script prints for a NIC in place of that of lspci."""
 _CLASSES = {
     "infiniband controller": "20700",
     "ethernet controller": "20000",
@@ -38,6 +40,8 @@ def lspci(lines: Sequence[str]) -> dict[Question, str | HostError]:
     address = ""
     redirects, others, bridge = list[str](), 0, "a bridge"
     for line in map(str.strip, lines):
+        if short := _NAMED.fullmatch(line):
+            line = f"{short[1]} Infiniband controller: {'Mellanox' if short[2].startswith('mlx') else 'Amazon'}"
         if head := _HEAD.match(line):
             address = head[1] if head[1].count(":") > 1 else f"0000:{head[1]}"
             kind, words = _CLASSES.get(head[2].lower(), ""), head[3].lower()

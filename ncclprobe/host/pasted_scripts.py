@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from ncclprobe.host import PROBLEMS, Question
 from ncclprobe.host.pasted_containers import problems, workers
+from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError
 
 _MANIFEST = re.compile(r"(?:apiVersion|kind|containers):")
@@ -49,6 +50,7 @@ def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
         *_too_few_cores(whole),
         *_node_count_mismatch(whole),
         *_no_gpu(whole),
+        *_lacking_libraries(lines),
     ]
     return {PROBLEMS: json.dumps(found)} if found else {}
 
@@ -175,6 +177,24 @@ def _no_gpu(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
                 "harmless": option != "--nv",
             }
             return
+
+
+_LIBRARIES = {"utility": "libnvidia-ml.so.1, so NCCL", "compute": "libcuda.so.1, so CUDA"}
+"""Library that each capability of the NVIDIA Container Toolkit brings, and what does not start without it."""
+
+
+def _lacking_libraries(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Report a container that gets only some of the driver's libraries (NVIDIA Container Toolkit, "Docker
+    Specialized Configurations").
+    """
+    given = settings(lines).get("NVIDIA_DRIVER_CAPABILITIES", "").lower().replace(" ", "").split(",")
+    for capability, library in _LIBRARIES.items() if given != [""] and "all" not in given else ():
+        if capability not in given:
+            yield {
+                "subject": "NVIDIA_DRIVER_CAPABILITIES",
+                "message": f"is {','.join(given)}: without {capability} the container has no {library} does not start",
+                "remedy": "set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            }
 
 
 _NCCL_OF = re.compile(r"([\w.-]{1,60}): .{0,80}\((2), (\d{1,2}), (\d{1,2})\)")

@@ -6,6 +6,7 @@ from ncclprobe.checks.env import TRANSPORT_GROUP, UNPRICED, evidence, jobs_fail,
 from ncclprobe.checks.env.fixtures import PLAIN, setting
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.model.findings import WORTH_SAYING, Finding, Severity, severity_of
@@ -32,13 +33,14 @@ _BETWEEN = ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER")
 """Those that concern only the traffic between nodes."""
 
 
-def _setting_that_leaves_rack(settings: Settings, gpus: Gpus | Absent) -> str:
+def _setting_that_leaves_rack(settings: Settings, gpus: Gpus | Absent, named: NamedMachine | Absent) -> str:
     """Return the setting that keeps NCCL off the NVLinks to other nodes, if the GPUs are part of a cluster of nodes.
 
     A GPU of an NVL72 rack has 900 GB/s of NVLink each way and 50 GB/s of its NIC (nvidia.com, GB200 NVL72).
     """
     known = () if isinstance(gpus, Absent) else gpus.all
     joined = any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in known)
+    joined = joined or (isinstance(named, NamedMachine) and named.type.endswith("nvl72"))
     closed = (name for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE") if settings.get(name) == "0")
     return next(closed, "") if joined else ""
 
@@ -56,10 +58,19 @@ def _disabled_transports(settings: Settings, fabric: Fabric | Absent) -> Iterato
 
 
 @applies
-def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent, settings: Settings) -> bool:
+def priced(
+    job: Job,
+    predicted: AttainableRate | Absent,
+    fabric: Fabric | Absent,
+    settings: Settings,
+    gpus: Gpus | Absent,
+    named: NamedMachine | Absent = UNPRICED,
+) -> bool:
     """to jobs on GPUs, if the bandwidth of the machine is known, or a setting takes away a transport it may have."""
     return job.backend == "nccl" and (
-        isinstance(predicted, AttainableRate) or any(_disabled_transports(settings, fabric))
+        isinstance(predicted, AttainableRate)
+        or any(_disabled_transports(settings, fabric))
+        or bool(_setting_that_leaves_rack(settings, gpus, named))
     )
 
 
@@ -77,6 +88,7 @@ def cost(
     fabric: Fabric | Absent,
     gpus: Gpus | Absent,
     launch: Launch | Absent,
+    named: NamedMachine | Absent = UNPRICED,
 ) -> Iterator[Finding]:
     """A setting reduces the bandwidth that this machine can reach.
 
@@ -87,7 +99,7 @@ def cost(
     fabric NICs is judged as part of a job on at least two nodes.
     Fix: unset the variable. If it is intentional, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
-    rack, alone = _setting_that_leaves_rack(settings, gpus), isinstance(launch, Launch) and launch.nnodes == 1
+    rack, alone = _setting_that_leaves_rack(settings, gpus, named), isinstance(launch, Launch) and launch.nnodes == 1
     if rack and not alone and (isinstance(predicted, Absent) or predicted.nodes == 1):
         message = "is '0', which leaves the NVLinks to other nodes unused, so traffic between nodes uses the NICs"
         yield jobs_fail(rack, message, evidence(settings, rack))
