@@ -269,7 +269,7 @@ def explain(
 
 @_typed
 def attach(*, pid: int | None = None, stacks: bool = False, timeout_s: float = 60.0) -> Report:
-    """Return which ranks the others on this node wait for (`report.standing`, `report.classes`).
+    """Return which ranks the others on this node are waiting for (`report.standing`, `report.classes`).
 
     `pid` is a process of that job; `stacks` also reads Python stacks with py-spy. Raises UsageError if there is no
     rank.

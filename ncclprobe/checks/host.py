@@ -180,7 +180,7 @@ def nics_given(named: NamedMachine, settings: Settings) -> Iterator[Finding]:
     """A container gets fewer NICs than its machine has.
 
     Right: A container gets all NICs of its GPUs.
-    Why: NCCL uses only the NICs that it sees in the container. A p5.48xlarge has 32 EFA devices of 100 Gb/s, and each
+    Why: NCCL uses only the NICs that it sees in the container. A p5.48xlarge has 32 EFA devices at 100 Gb/s, and each
     device that the pod does not request costs its share of the bandwidth between nodes.
     Fix: request as many devices as the machine has for these GPUs, in `limits` and `requests`.
     """

@@ -140,7 +140,7 @@ def rate(
     """A node or path is far slower than the others, or than its interfaces should be.
 
     Right: All paths between nodes are as fast as their interfaces should be.
-    Why: every ring of NCCL goes through every node, so the slowest path sets the pace of all. Common causes are a link
+    Why: every NCCL ring goes through every node, so the slowest path sets the pace of all. Common causes are a link
     that negotiated a tenth of its speed, a traffic shaper or a saturated uplink. If other programs connected to a node
     during the test, its rate proves nothing about its links, so the finding is only a warning.
     Fix: compare ethtool <interface> (Speed) and the switch port with those of a healthy node. Look for traffic shapers

@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-f", dest="factor", type=count, default=4, metavar="N",
         help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
     add("--algo", choices=tuple(ALGORITHMS), help="Assume that the job sets NCCL_ALGO to this.")
-    add("--nccl", type=_version, metavar="VERSION", help="Use this release of NCCL, such as 2.28.9.")
+    add("--nccl", type=_version, metavar="VERSION", help="Use this NCCL release, such as 2.28.9.")
     arguments.json_option(parser)
     add("--html", type=arguments.destination, metavar="PATH",
         help="Also write a page to PATH, with the expected curve and the rows of --judge.")  # fmt: skip
@@ -187,7 +187,7 @@ def _add_result_options(add: Callable[..., object], count: Callable[[str], int])
         "the operation of the rows.")  # fmt: skip
     add("--ranks", type=count, metavar="N", help="Set the number of ranks in the rows of --judge.")
     add("--domains", type=count, metavar="N",
-        help="Set the number of NVLink domains of the nodes of --judge (default: one, if they are racks).")  # fmt: skip
+        help="Set the number of NVLink domains in the nodes of --judge (default: one, if they are racks).")  # fmt: skip
 
 
 def _gbps(text: str) -> float:

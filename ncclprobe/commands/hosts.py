@@ -47,9 +47,7 @@ def named(given: argparse.Namespace) -> Hosts:
             raise UsageError("--remote-python is for --hosts or --hostfile, and neither is given")
         return Hosts()
     if given.fleet:
-        raise UsageError(
-            "--fleet and --hosts cannot be used together: give the report of --json to `ncclprobe fleet add`"
-        )
+        raise UsageError("--fleet and --hosts cannot be used together: give the --json report to `ncclprobe fleet add`")
     if given.hosts and given.hostfile:
         raise UsageError("--hosts and --hostfile cannot be used together")
     try:

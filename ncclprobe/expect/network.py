@@ -224,7 +224,7 @@ def _all_to_all(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
 
 def _one_nic(system: NodeSystem, share: _Fraction) -> Limit:
     nic = _nic_GBps(system)
-    why = f"one NIC of {nic:g} GB/s; {share.value:.2g} of it is normal"
+    why = f"one {nic:g} GB/s NIC; {share.value:.2g} of it is normal"
     return Limit(nic, nic * share.value, "one NIC", why, share.source, share.confidence)
 
 

@@ -502,10 +502,10 @@ def differences(machine: MachineType, facts: MachineFacts) -> tuple[TypeDifferen
         found.append(TypeDifference(_NVLINKS, facts.nvlinks, links.nvlinks))
     if links.nics is not None and links.network not in _NO_RDMA and "nics" not in links.unverified:
         if facts.nics != links.nics:
-            rate = f" of {links.nic_gbps:g} Gb/s" if links.nic_gbps else ""
-            found.append(TypeDifference(f"NICs{rate}", facts.nics, links.nics))
+            rate = f"{links.nic_gbps:g} Gb/s " if links.nic_gbps else ""
+            found.append(TypeDifference(f"{rate}NICs", facts.nics, links.nics))
         if links.nic_gbps is not None and facts.nic_gbps is not None and facts.nic_gbps != links.nic_gbps:
-            found.append(TypeDifference("Gb/s of a NIC", facts.nic_gbps, links.nic_gbps))
+            found.append(TypeDifference("Gb/s per NIC", facts.nic_gbps, links.nic_gbps))
     return tuple(found)
 
 
@@ -519,7 +519,7 @@ def _are_faults(machine: MachineType, differs: Iterable[TypeDifference]) -> bool
 
 def _lost(difference: TypeDifference) -> bool:
     seen, expected = difference.seen, difference.expected
-    if isinstance(seen, str) or isinstance(expected, str) or difference.what == "Gb/s of a NIC":
+    if isinstance(seen, str) or isinstance(expected, str) or difference.what == "Gb/s per NIC":
         return False
     return seen is None or expected / 2 < seen < expected
 
@@ -682,7 +682,7 @@ def _add_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationCon
         usual = next(assumed.candidates(assumed.Node(system.gpu, system.gpus, 2)))
     except UsageError:
         return context
-    found, why = usual.system, f"{context.why}; assumed: NICs of {usual.system.nic_gbps:g} Gb/s"
+    found, why = usual.system, f"{context.why}; assumed: {usual.system.nic_gbps:g} Gb/s NICs"
     if found.domain_gpus > found.gpus:
         return (
             replace(context, system=found, machine=usual.machine, why=why)

@@ -318,9 +318,9 @@ assert set(get_args(PathWord)) == set(WORDS)
 def xml_root(text: str, path: str, most: int, remedy: str) -> ElementTree.Element:
     """Parse the root element. Raises UsageError, with the `remedy`, for what NCCL never writes."""
     if len(text.encode(errors="replace")) > most:
-        raise UsageError(f"{path}: larger than {most >> 20} MiB: not a file of NCCL")
+        raise UsageError(f"{path}: larger than {most >> 20} MiB: not an NCCL topology file")
     if re.search(r"<!(?:DOCTYPE|ENTITY)", text, re.IGNORECASE):
-        raise UsageError(f"{path}: declares a document type or entities: not a file of NCCL")
+        raise UsageError(f"{path}: declares a document type or entities: not an NCCL topology file")
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError, RecursionError) as error:

@@ -112,7 +112,7 @@ def version_text(text: str) -> Version:
         raise ParseError(f"texts of a library: {text[:80]!r}") from None
     match = next(filter(None, map(_WRITTEN.fullmatch, texts)), None)
     if match is None:
-        raise ParseError(f"none of {len(texts)} texts of the library is a version of NCCL")
+        raise ParseError(f"none of {len(texts)} texts of the library is an NCCL version")
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 

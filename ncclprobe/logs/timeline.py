@@ -322,7 +322,7 @@ _STAGES = (
     ),
     (
         ("GLOBAL_RANK: ", "store_based_barrier", "store based barrier", "endezvous", "initializing torch distributed"),
-        "ranks are joining; those that joined wait for the rest",
+        "ranks are joining; those that joined are waiting for the rest",
     ),
     (("Loading safetensors", "oading checkpoint", "Loaded engine"), "weights are being read"),
 )

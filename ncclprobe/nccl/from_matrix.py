@@ -24,7 +24,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.paths import tree_word
 
-ASSUMED = "NICs are up and of one kind, the kernel has GPUDirect RDMA, and no variable of NCCL's is set"
+ASSUMED = "NICs are up and of the same kind, the kernel has GPUDirect RDMA, and no NCCL variable is set"
 Words = Mapping[tuple[str, str], str]
 """The words for pairs of devices, in both orders, without pairs for which neither row exists."""
 

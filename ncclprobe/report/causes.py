@@ -139,9 +139,7 @@ def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
     yield from _quote(report.ended_well[:_MOST_EVIDENCE], width)
     yield from _stands(report, width)
     if report.outcome != "failed":
-        looked = (
-            f"looked at: {', '.join(report.files)}; no line shows that a process ended or that ranks wait for another"
-        )
+        looked = f"looked at: {', '.join(report.files)}; no line shows an ended process or a waiting rank"
         yield from wrap(_LEAD, looked, width)
         yield from wrap(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
 
@@ -339,5 +337,5 @@ class Watch:
     def notes(self) -> list[str]:
         """Return the number of looks, and which ranks were slow in most of them."""
         slow = [f"{who} in {number}" for who, number in self._slow.most_common(_MOST_NAMED)]
-        named = f"; others waited for {', '.join(slow)} of them" if slow else ""
+        named = f"; others were waiting for {', '.join(slow)} of them" if slow else ""
         return [f"watched: {plural(self._looks, 'look')}{named}"]

@@ -73,7 +73,7 @@ def test_a_fault_makes_no_other_type_of_a_machine(path: Path) -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    assert of("ib-half-rate").why == "DGX H100, though NICs of 400 Gb/s: 7, expected 8"
+    assert of("ib-half-rate").why == "DGX H100, though 400 Gb/s NICs: 7, expected 8"
     assert of("nvlink-down").why == "DGX H100, though NVLinks of a GPU: 17, expected 18"
 
 
@@ -91,7 +91,7 @@ TWO = {"a3-highgpu-8g", "a3-edgegpu-8g"}
 def test_in_a_cloud_a_lost_nic_is_a_loss_and_half_of_them_another_type() -> None:
     seven = recognise(replace(MEGA, nics=7))
     assert seven.machine == find("a3-megagpu-8g")
-    assert [str(difference) for difference in seven.differs] == ["NICs of 200 Gb/s: 7, expected 8"]
+    assert [str(difference) for difference in seven.differs] == ["200 Gb/s NICs: 7, expected 8"]
     four = recognise(replace(MEGA, nics=4))
     assert (four.machine, set(four.candidates)) == (None, TWO)
     assert four.why == "ambiguous: a3-edgegpu-8g and a3-highgpu-8g fit; choose one with --machine"
@@ -106,7 +106,7 @@ def test_unknown_nics_leave_every_type_that_may_be() -> None:
 def test_more_parts_than_a_type_has_are_another_type() -> None:
     found = recognise(replace(MEGA, nics=9))
     assert found.candidates == ()
-    assert "a3-megagpu-8g (NICs of 200 Gb/s: 9, expected 8)" in found.why
+    assert "a3-megagpu-8g (200 Gb/s NICs: 9, expected 8)" in found.why
 
 
 def test_firmware_that_names_the_type_decides_and_the_rest_is_compared() -> None:

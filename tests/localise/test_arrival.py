@@ -85,7 +85,7 @@ def test_ranks_with_another_store_or_world_are_named_with_what_the_others_have()
         (init(three, 3, (ASKS, COME, (joined,) * 2), server, own=port), (2,),
          "ranks 0-1 of 3 have arrived at 10.0.0.5:29500 50 s ago; rank 2 has joined another store, 10.0.0.5:29501"),
         (init(three, 3, (ASKS, COME), server, own=world), (0,),
-         "in init for 60 s: rank 0 was started with WORLD_SIZE=4, ranks 1-2 with 3; ranks 1-2 wait for 3 ranks"),
+         "in init for 60 s: rank 0 was started with WORLD_SIZE=4, ranks 1-2 with 3; ranks 1-2 are waiting for 3 ranks"),
     ]  # fmt: skip
     assert len(rows) >= 3
     for found, ranks, words in rows:
@@ -120,8 +120,8 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
     stranger = Connection(100, "10.0.0.5:29500", "10.0.0.9:777")
     rows: list[tuple[JobState, str, str]] = [
         (init(alone, 2, (ASKS,), server), "STUCK", f"{COME_ALONE} 41 s ago; {NO_PROCESS}"),
-        (init(both, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it waits for input (poll)"),
-        (init({0: SLEEPS, 1: PYTHON_SLEEPS}, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it sleeps"),
+        (init(both, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it is waiting for input (poll)"),
+        (init({0: SLEEPS, 1: PYTHON_SLEEPS}, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it is sleeping"),
         (init(both, 3, (ASKS, COME), server), "STUCK", "ranks 0-1 of 3 have arrived"),
         (init(alone, 3, (ASKS,), server), "STUCK", "ranks 1-2 have not connected: no process of it on this node"),
         (init(alone, 3, (ASKS,), (*server, stranger)), "STUCK", "1 of ranks 1-2 has not connected"),
@@ -153,7 +153,9 @@ def test_who_asks_a_store_that_is_a_file_is_not_taken_for_one_who_cannot_connect
     asks = replace(SLEEPS, switches=2000)
     locked = replace(WAITS, call="flock", file="/data/lock, which process 77 holds")
     found = init({0: asks, 1: asks, 2: locked}, 3, after={"switches": 2100})
-    wanted = "in init: ranks 0-1 of 3 have arrived at their store, a file 21 s ago; rank 2 has not connected: it waits"
+    wanted = (
+        "in init: ranks 0-1 of 3 have arrived at their store, a file 21 s ago; rank 2 has not connected: it is waiting"
+    )
     assert (found.answer.word, found.answer.message[: len(wanted)]) == ("STUCK", wanted)
     assert {each.name: each.ranks for each in found.classes} == {"not arrived": (2,), "waiting": (0, 1)}
     assert init({0: asks, 1: asks}, 2, after={"switches": 2100}).answer.word != "STUCK"
@@ -199,11 +201,11 @@ def test_a_rank_at_work_before_init_is_slow() -> None:
 @each_row(
     ("given", "calls", "sockets", "words"),
     [
-        (Agent(7, 2, 0, "10.0.0.5", 29500, 60), (), (replace(LISTENS, pid=7),), "waits for 1 of 2 nodes"),
+        (Agent(7, 2, 0, "10.0.0.5", 29500, 60), (), (replace(LISTENS, pid=7),), "is waiting for 1 of 2 nodes"),
         (Agent(7, 3, 0, "10.0.0.5", 29500, 60), (), (replace(LISTENS, pid=7), accepted(call(8, "10.0.0.6:5"))),
-         "waits for 1 of 3 nodes"),
+         "is waiting for 1 of 3 nodes"),
         (Agent(7, 2, 1, "10.0.0.5", 29500, 60), (), (), "cannot connect to 10.0.0.5:29500: nobody listens there"),
-        (Agent(7, 2, 1, "10.0.0.5", 29500, 60), (call(7),), (LISTENS,), "has joined at 10.0.0.5:29500, and waits"),
+        (Agent(7, 2, 1, "10.0.0.5", 29500, 60), (call(7),), (LISTENS,), "has joined at 10.0.0.5:29500, and is waiting"),
         (Agent(7, 2, 0, "10.0.0.5", 29500, 3), (), (replace(LISTENS, pid=7),), "SLOW"),
         (Agent(7, 1, 0, "", 29500, 60), (), (), "SLOW"),
     ],
@@ -228,7 +230,7 @@ def test_an_agent_is_known_by_its_options_and_by_torchruns_variables() -> None:
     [
         ("wrongport", "rank 0 of 2 has arrived at 127.0.0.1:29611 30 s ago; rank 1 cannot connect to"),
         ("dns", "in init for 36 s: rank 1 cannot connect to nosuch.invalid:29618: the name nosuch.invalid cannot"),
-        ("agent-static", "waits for 1 of 2 nodes; it has started no rank"),
+        ("agent-static", "is waiting for 1 of 2 nodes; it has started no rank"),
         ("agent-client", "cannot connect to 127.0.0.1:29615: nobody listens there; it has started no rank"),
     ],
 )  # fmt: skip
@@ -253,7 +255,7 @@ def test_of_spawned_processes_the_one_that_does_not_try_to_join_is_named() -> No
     found = spawned(PYTHON_SLEEPS, SLEEPS, SLEEPS)
     assert [(each.name, {*each.processes}) for each in found.classes] == [
         ("not arrived", {"n1:100"}), ("waiting", {"n1:101", "n1:102"})]  # fmt: skip
-    assert found.answer.message.startswith("in init for 60 s: process 100 has not joined: it sleeps (nanosleep)")
+    assert found.answer.message.startswith("in init for 60 s: process 100 has not joined: it is sleeping (nanosleep)")
     busy = replace(PYTHON_SLEEPS, state="R", call="running")
     words = [
         spawned(*states, mesh=mesh).answer.word

@@ -119,11 +119,11 @@ def test_records_that_name_a_rank_which_is_not_here_break_nothing() -> None:
 @each_row(
     ("first", "second", "name", "words"),
     [
-        (SLEEPS, later(SLEEPS), "stuck outside", "sleeps (nanosleep)"),
+        (SLEEPS, later(SLEEPS), "stuck outside", "is sleeping (nanosleep)"),
         (SLEEPS, later(SLEEPS, switches=27, ran_s=0.02), "slow, not stuck", "is at work (0.0 cores, between sleeps)"),
-        (SLEEPS, later(SLEEPS, switches=27, ran_s=0.004), "stuck outside", "sleeps (nanosleep)"),
-        (SLEEPS, later(SLEEPS, switches=9, ran_s=0.02), "stuck outside", "sleeps (nanosleep)"),
-        (IDLE, later(IDLE), "stuck outside", "waits for a lock or for another thread (futex)"),
+        (SLEEPS, later(SLEEPS, switches=27, ran_s=0.004), "stuck outside", "is sleeping (nanosleep)"),
+        (SLEEPS, later(SLEEPS, switches=9, ran_s=0.02), "stuck outside", "is sleeping (nanosleep)"),
+        (IDLE, later(IDLE), "stuck outside", "is waiting for a lock or for another thread (futex)"),
         (STOPPED, later(STOPPED), "stuck outside", "is stopped by a signal"),
         (IDLE, GONE, "dead or gone", "has ended (process 102)"),
         (IDLE, ENDED, "dead or gone", "has ended (process 102)"),
@@ -134,10 +134,10 @@ def test_records_that_name_a_rank_which_is_not_here_break_nothing() -> None:
             IDLE,
             later(IDLE, cpu_s=5.04, queued_s=0.5),
             "slow, not stuck",
-            "is at work (0.0 cores, waits for a processor)",
+            "is at work (0.0 cores, waiting for a processor)",
         ),
-        (IDLE, later(IDLE, cpu_s=5.01, queued_s=0.5), "stuck outside", "waits for a lock"),
-        (IDLE, later(IDLE, cpu_s=5.08), "stuck outside", "waits for a lock"),
+        (IDLE, later(IDLE, cpu_s=5.01, queued_s=0.5), "stuck outside", "is waiting for a lock"),
+        (IDLE, later(IDLE, cpu_s=5.08), "stuck outside", "is waiting for a lock"),
         (IDLE, later(IDLE, held_s=0.8), "slow, not stuck", "held back by the quota of its cgroup"),
         (IDLE, later(IDLE, cpu_s=5.9), "slow, not stuck", "reads and writes nothing: an endless loop or long work"),
     ],
@@ -150,7 +150,7 @@ def test_a_rank_for_which_others_wait_is_stuck_only_if_it_does_nothing(
     assert words in found.classes[0].doing
     assert (
         found.answer.message
-        == "2 of 3 ranks have waited for 31 s in all_reduce #2 (group 0 (default_pg)) for rank 2 on n1"
+        == "2 of 3 ranks have been waiting for 31 s in all_reduce #2 (group 0 (default_pg)) for rank 2 on n1"
     )
     assert found.answer.word == {"slow, not stuck": "SLOW", "cannot tell": "CANNOT TELL"}.get(name, "STUCK")
 
@@ -181,7 +181,7 @@ def test_a_worker_that_cannot_go_on_is_named_and_its_pipe() -> None:
     polls = LiveRank("S", 5.0, "do_poll", "poll", pipes=("pipe:[9]",), children=(worker,), time_s=NOW_S)
     (outside, _) = waits_for_2(polls, later(polls)).classes
     wanted = "its process 4242 (pt_data_worker), which shares a pipe with it, is in uninterruptible sleep"
-    assert f"waits for input (poll); {wanted} (nfs_wait_on_request, /data/7.tar)" in outside.doing
+    assert f"is waiting for input (poll); {wanted} (nfs_wait_on_request, /data/7.tar)" in outside.doing
 
 
 def test_no_rank_is_named_for_whom_others_wait_no_longer_than_usual() -> None:
@@ -273,7 +273,7 @@ def test_a_rank_that_waits_for_requests_is_not_accused() -> None:
         assert found.answer.word == word
         assert found.classes[0].ranks == (2,)
     serving = looked({**states, 2: (serves, later(serves))}, recorded(WAIT_OF_51, backend="gloo"))
-    wanted = "waits for requests (poll of a socket that listens at 127.0.0.1:8000)"
+    wanted = "is waiting for requests (poll of a socket that listens at 127.0.0.1:8000)"
     assert serving.classes[0].doing == wanted
 
 
@@ -322,7 +322,7 @@ def test_nccls_own_counts_name_the_rank_that_has_launched_less_and_does_not_go_o
     states = {0: spins, 1: spins, 2: (SLEEPS, later(SLEEPS, still_s=42.0))}
     found = looked(states, ras=(counts(51, 51, 50), counts(51, 51, 50)))
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    where = "2 of 3 ranks wait in AllReduce #51 (communicator ae94423cfbb2ef4a) for rank 2 on n1"
+    where = "2 of 3 ranks are waiting in AllReduce #51 (communicator ae94423cfbb2ef4a) for rank 2 on n1"
     assert (found.answer.word, found.answer.message) == ("STUCK", where)
     fresh = states | {2: (SLEEPS, later(SLEEPS, still_s=2.0))}
     assert looked(fresh, ras=(counts(51, 51, 50), counts(51, 51, 50))).answer.word == "SLOW"
@@ -347,8 +347,12 @@ def test_counts_that_grow_are_work_and_those_that_agree_accuse_no_rank(
 @each_row(
     ("name", "word", "message"),
     [
-        ("healthy", "WORKING", "4 of 4 ranks were examined, and none waits for a rank that makes no progress"),
-        ("sleeps", "STUCK", "3 of 4 ranks wait in AllReduce #41 (communicator fe0116e64fcfca9a) for rank 2 on vm"),
+        ("healthy", "WORKING", "4 of 4 ranks were examined, and none is waiting for a rank that makes no progress"),
+        (
+            "sleeps",
+            "STUCK",
+            "3 of 4 ranks are waiting in AllReduce #41 (communicator fe0116e64fcfca9a) for rank 2 on vm",
+        ),
         ("other-operation", "STUCK", "rank 2 launched AllGather #1, which no other rank has"),
         ("stopped", "STUCK", "4 of 4 ranks were examined: rank 2 is stopped by a signal"),
     ],
@@ -372,7 +376,7 @@ def test_looks_at_two_nodes_name_the_rank_that_neither_node_shows_alone(tmp_path
         found = stands(kept([str(path) for path in looks])).facts[JobState]
         assert isinstance(found, JobState)
         words.append((found.answer.word, found.answer.message.partition("))")[0], classes(found)))
-    waits = "ranks have waited for 24 s in all_reduce #41 (group 0 (default_pg"
+    waits = "ranks have been waiting for 24 s in all_reduce #41 (group 0 (default_pg"
     assert words == [
         ("CANNOT TELL", f"2 of 4 {waits}", {"cannot tell": (2, 3), "waiting": (0, 1)}),
         ("STUCK", f"3 of 4 {waits}", {"stuck outside": (2,), "waiting": (0, 1, 3)}),
@@ -432,7 +436,7 @@ def test_ranks_idle_in_backward_wait_for_the_gradients_of_others(
     assert found.answer.word == word
     if word == "STUCK":
         assert classes(found) == {"stuck outside": (1,), "waiting": (0, 2)}
-        assert "2 of 3 ranks have waited for 40 s in backward (train.py:41)" in found.answer.message
+        assert "2 of 3 ranks have been waiting for 40 s in backward (train.py:41)" in found.answer.message
 
 
 def test_the_job_is_at_fault_only_for_what_its_program_does() -> None:
@@ -456,11 +460,11 @@ def test_who_holds_a_lock_and_which_fifo_is_opened_are_named() -> None:
     lock = replace(IDLE, call="flock", file="/data/lock", holder=100)
     fifo = replace(IDLE, call="open", wchan="wait_for_partner", file="/data/in.fifo")
     rows = [
-        (lock, "waits for the lock on a file (flock of /data/lock, which rank 0 holds)"),
+        (lock, "is waiting for the lock on a file (flock of /data/lock, which rank 0 holds)"),
         (replace(lock, holder=4711), "(flock of /data/lock, which process 4711 holds)"),
         (replace(lock, holder=0), "(flock of /data/lock)"),
-        (fifo, "opens a FIFO whose other end nobody opens (open of /data/in.fifo)"),
-        (replace(fifo, wchan="nfs_open"), "opens a file (open of /data/in.fifo)"),
+        (fifo, "is opening a FIFO whose other end nobody opens (open of /data/in.fifo)"),
+        (replace(fifo, wchan="nfs_open"), "is opening a file (open of /data/in.fifo)"),
     ]
     assert len(rows) >= 5
     for state, text in rows:
@@ -473,7 +477,7 @@ def test_a_worker_of_a_data_loader_that_sleeps_is_named() -> None:
     assert (
         waits_for_2(polls, later(polls))
         .classes[0]
-        .doing.endswith("its process 42 (pt_data_worker), which shares a pipe with it, sleeps (nanosleep)")
+        .doing.endswith("its process 42 (pt_data_worker), which shares a pipe with it, is sleeping (nanosleep)")
     )
     idle = replace(polls, children=(replace(worker, call="poll"),))
     assert "its process" not in waits_for_2(idle, later(idle)).classes[0].doing
@@ -530,4 +534,4 @@ def test_ranks_that_try_again_to_reach_their_store_wait_in_init(native: bool, ag
     assert found.answer.word == word, found.answer.message
     if word == "STUCK":
         assert classes(found) == {"stuck outside": (0,), "waiting": (1, 2)}
-        assert "2 of 3 ranks have waited for 55 s in init_process_group (train.py:7)" in found.answer.message
+        assert "2 of 3 ranks have been waiting for 55 s in init_process_group (train.py:7)" in found.answer.message

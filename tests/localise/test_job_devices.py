@@ -63,8 +63,8 @@ def test_a_rank_that_waits_for_an_answer_of_the_jobs_store_waits_for_a_key() -> 
     polls = replace(IDLE, call="poll", file="socket:[7]")
     states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (polls, later(polls))}
     rows = [
-        ("10.9.9.7:29500", "waits for a key (poll of the job's store at 10.9.9.7:29500, silent for 63 s)"),
-        ("10.9.9.7:443", "waits for input (poll of a connection to 10.9.9.7:443, silent for 63 s)"),
+        ("10.9.9.7:29500", "is waiting for a key (poll of the job's store at 10.9.9.7:29500, silent for 63 s)"),
+        ("10.9.9.7:443", "is waiting for input (poll of a connection to 10.9.9.7:443, silent for 63 s)"),
     ]
     for peer, wanted in rows:
         peers = (Connection(102, "10.0.0.1:9", peer, heard_s=63.0, inode=7),)

@@ -55,7 +55,7 @@ def stuck_in(*frames: tuple[str, str], state: LiveRank = IDLE, own: FlightFrame 
         ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "HTTP server", "curl"),
         ([("recv", f"{PACKAGES}/redis/connection.py")], "a network reply", "timeout"),
         ([("select", f"{PYTHON}/selectors.py"), ("run", f"{PYTHON}/asyncio/runners.py")], "(asyncio)", "the task"),
-        ([], "waits for a lock or for another thread", "py-spy dump"),
+        ([], "is waiting for a lock or for another thread", "py-spy dump"),
     ],
 )  # fmt: skip
 def test_a_rank_in_a_known_library_says_what_it_waits_for_and_what_to_do(
@@ -74,7 +74,7 @@ def test_a_loop_with_pauses_says_what_it_asks_for() -> None:
     own = LiveFrame("step", "/home/u/train.py", 12, {"asks": "polls-file", "asked": "os.path.exists, line 11"})
     found = stuck_in(state=SLEEPS, own=own)
     (finding,) = outside.run(found)
-    assert finding.message == "polls for a file in a loop (os.path.exists, line 11), train.py:12 in step"
+    assert finding.message == "is polling for a file in a loop (os.path.exists, line 11), train.py:12 in step"
     assert "should write this file" in finding.remedy
     assert found.classes[0].reason == "polls-file"
 
@@ -87,7 +87,8 @@ def test_ranks_that_wait_in_a_circle_are_all_named_with_their_lines() -> None:
     tag = {"tag": "0"}
     found = of({"src": "1"} | tag, {"src": "2"} | tag, {"src": "0"} | tag)
     assert (classes(found), found.classes[0].reason) == ({"desync": (0, 1, 2)}, "p2p-circle")
-    assert "wait for each other in a circle for 20 s: rank 0 in recv (train.py:12) from rank 1" in found.answer.message
+    circle = "have been waiting for each other in a circle for 20 s: rank 0 in recv (train.py:12) from rank 1"
+    assert circle in found.answer.message
     assert "tag" not in found.answer.message
     (finding,) = apart.run(found)
     assert "batch_isend_irecv" in finding.remedy
@@ -133,7 +134,7 @@ def test_a_thread_that_is_in_a_further_call_of_its_rank_is_named() -> None:
     puts = replace(saver, frames=(FlightFrame("put", f"{PYTHON}/queue.py", 3), saves))
     waits = looked(states, stacks={0: (reduces,) * 2, 1: ((OWN,),) * 2}, threads=((), (puts,)))
     assert waits.classes[0].reason == "lock-of-thread"
-    assert "; saver in train.py:51 in save, waits for room in a queue" in waits.classes[0].doing
+    assert "; saver in train.py:51 in save, is waiting for room in a queue" in waits.classes[0].doing
 
 
 def test_the_forward_of_a_wrapped_model_is_a_collective() -> None:
@@ -171,7 +172,7 @@ def test_of_the_workers_of_a_pool_the_one_in_the_program_is_named() -> None:
     states = {0: (IDLE, later(IDLE, still_s=40.0)), 1: (waits, later(waits, still_s=40.0))}
     stacks = {0: (IN_ALL_REDUCE,) * 2, 1: ((*pool, OWN),) * 2}
     found = looked(states, stacks=stacks, of_children={60: idle, 61: tokenize}).classes[0]
-    assert "its process 61 (python) sleeps (nanosleep), data.py:7 in tokenize" in found.doing
+    assert "its process 61 (python) is sleeping (nanosleep), data.py:7 in tokenize" in found.doing
     assert ("process 60" in found.doing, found.reason) == (False, "sleep")
     filler, other = (replace(workers[1], pid=pid, pipes=(f"pipe:[{pipe}]",)) for pid, pipe in ((61, 5), (60, 6)))
     gets = replace(IDLE, call="read", file="pipe:[5]", children=(other, filler))
@@ -184,7 +185,7 @@ def test_of_the_workers_of_a_pool_the_one_in_the_program_is_named() -> None:
 def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:
     inner = [("poll", f"{PYTHON}/multiprocessing/connection.py"), ("next", f"{PACKAGES}/torch/utils/data/loader.py")]
     (finding,) = outside.run(stuck_in(*inner))
-    assert "waits for its data loader" in finding.message
+    assert "is waiting for its data loader" in finding.message
     beyond = replace(OWN, filename=f"{PYTHON}/queue.py", name="get")  # outside of the program's innermost frame
     stack = (OWN, beyond)
     rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack))
@@ -195,9 +196,9 @@ def test_a_lock_in_a_handler_a_debugger_and_standard_input_are_told_apart() -> N
     handler = LiveFrame("on_signal", "/home/u/train.py", 8, {"signal": "12"})
     rows = [
         (IDLE, handler, "inside a signal handler"),
-        (replace(IDLE, call="read", file="pipe:[7]", stdin=True), OWN, "reads its standard input"),
+        (replace(IDLE, call="read", file="pipe:[7]", stdin=True), OWN, "is reading its standard input"),
         (replace(IDLE, call="read", file="pipe:[7]"), OWN, "reading data that does not arrive (read of pipe:[7])"),
-        (SLEEPS, handler, "sleeps (nanosleep)"),
+        (SLEEPS, handler, "is sleeping (nanosleep)"),
     ]
     for state, own, words in some(rows):
         assert words in stuck_in(state=state, own=own).classes[0].doing
@@ -214,7 +215,7 @@ def test_other_threads_are_named_if_one_may_have_to_act() -> None:
         (
             waits,
             joined,
-            "waits for a thread, which waits for a torch.distributed operation from rank 1",
+            "is waiting for a thread, which is waiting for a torch.distributed operation from rank 1",
         ),
     ]
     for stack, threads, words in some(rows):

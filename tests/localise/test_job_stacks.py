@@ -62,7 +62,7 @@ def test_the_child_whose_end_a_rank_awaits_is_named_and_no_idle_worker() -> None
     reader = Child("S", 0.1, "fifo_open", "open", pid=78, name="cat")
     waits = replace(IDLE, call="wait4", wchan="do_wait", awaits=77, pipes=("pipe:[9]",), children=(idle, shell, reader))
     (outside, _) = waits_for_2(waits, later(waits)).classes
-    wanted = "waits for a process that it has started (wait4); its process 78 (cat) opens a file (open)"
+    wanted = "is waiting for a process that it has started (wait4); its process 78 (cat) is opening a file (open)"
     assert outside.doing == wanted
 
 
@@ -111,7 +111,7 @@ def test_who_does_not_read_the_pipe_that_a_rank_writes_to_is_named(call: str, na
     reader = Child("S", 0.1, "hrtimer_nanosleep", "nanosleep", pipes=("pipe:[9]",), pid=60, name="tee")
     writes = replace(IDLE, call=call, file="pipe:[9]", pipes=("pipe:[9]",), children=(reader,))
     (outside, _) = waits_for_2(writes, later(writes)).classes
-    assert ("its process 60 (tee), which shares a pipe with it, sleeps" in outside.doing) is named
+    assert ("its process 60 (tee), which shares a pipe with it, is sleeping" in outside.doing) is named
 
 
 def test_a_rank_whose_stack_is_in_another_call_made_another_call() -> None:
@@ -132,7 +132,7 @@ def test_stacks_tell_of_a_call_that_torch_does_not_record() -> None:
     stacks = {0: (barrier,) * 2, 1: (barrier,) * 2, 2: (IN_LOADER,) * 2}
     found = looked(states, recorded(texts, backend="gloo"), stacks=stacks)
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    assert "have waited for 12 s in monitored_barrier (train.py:40) for rank 2" in found.answer.message
+    assert "have been waiting for 12 s in monitored_barrier (train.py:40) for rank 2" in found.answer.message
     assert looked(states, recorded(texts, backend="gloo")).answer.word == "CANNOT TELL"
 
 
@@ -194,7 +194,7 @@ def test_ranks_that_wait_in_c_at_one_line_wait_for_those_that_are_elsewhere() ->
 
     found = of(IN_C, IN_C, in_queue)
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    assert found.answer.message == "2 of 3 ranks have waited for 40 s in a wait (train.py:139) for rank 2 on n1"
+    assert found.answer.message == "2 of 3 ranks have been waiting for 40 s in a wait (train.py:139) for rank 2 on n1"
     others = [
         of(IN_C, IN_C, IN_C),  # all are there: nothing says for whom
         of(IN_C, in_queue, in_queue),  # few are

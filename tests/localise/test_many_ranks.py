@@ -56,7 +56,8 @@ def test_ranks_that_do_the_same_are_one_row(state: object) -> None:
 
 def test_ranks_that_wait_in_different_calls_stay_apart() -> None:
     rows = [
-        RankClass("waiting", (rank,), doing=f"waits in all_reduce #{51 + rank % 2} for rank 9") for rank in range(4)
+        RankClass("waiting", (rank,), doing=f"is waiting in all_reduce #{51 + rank % 2} for rank 9")
+        for rank in range(4)
     ]
     assert [each.ranks for each in merged(iter(rows))] == [(0, 2), (1, 3)]
 

@@ -35,7 +35,7 @@ def test_a_job_that_is_at_work_and_slow_by_turns_has_not_changed() -> None:
     assert not watch.changed
     assert lines[0].endswith("WORKING  3 of 4 ranks")
     assert lines[1].endswith("SLOW  3 of 4 ranks; 4 calls since the previous sample")
-    assert watch.notes() == ["watched: 3 looks; others waited for rank 3, n4 in 2 of them"]
+    assert watch.notes() == ["watched: 3 looks; others were waiting for rank 3, n4 in 2 of them"]
 
 
 def test_another_answer_or_another_rank_ends_the_watch() -> None:

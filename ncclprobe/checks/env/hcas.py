@@ -157,7 +157,7 @@ def hca_match(
             yield jobs_note("NCCL_IB_HCA", message, shown)
             return
         several = isinstance(launch, Launch) and launch.several_nodes
-        message = f"{settings.get('NCCL_IB_HCA')!r} matches no port of this node; the node has {names}"
+        message = f"{settings.get('NCCL_IB_HCA')!r} matches no port on this node; the node has {names}"
         tell = jobs_note if alone or not (lost or several) else jobs_fail if lost else jobs_warn
         yield tell("NCCL_IB_HCA", message, shown)
         return

@@ -409,9 +409,9 @@ def gloo_mismatch(
     job: Job,
     software: Software | Absent,
 ) -> Iterator[Finding]:
-    """GLOO_SOCKET_IFNAME names no interface of this node, or one that is not in NCCL's network.
+    """GLOO_SOCKET_IFNAME names no interface on this node, or one that is not in NCCL's network.
 
-    Right: GLOO_SOCKET_IFNAME names interfaces of this node, in NCCL's network.
+    Right: GLOO_SOCKET_IFNAME names interfaces on this node, in NCCL's network.
     Why: gloo expects full names, separated by commas. It does not support NCCL's ^, = and prefixes: it looks for
     interfaces with these names, and creating a gloo group fails (gloo transport/tcp/device.cc).
     Fix: give the full name of an interface, the same one that NCCL_SOCKET_IFNAME selects.

@@ -97,7 +97,7 @@ def _uuids(entries: Sequence[str], gpus: Gpus | Absent, shown: Evidence) -> Iter
     if absent and uuids and all(uuids):
         left = plural(entries.index(absent[0]), "GPU")
         message = (
-            f"names {', '.join(absent)}, which is not a GPU of this node: CUDA stops reading the list there and "
+            f"names {', '.join(absent)}, which is not a GPU on this node: CUDA stops reading the list there and "
             f"shows {left}"
         )
         yield jobs_fail(LIST, message, shown)

@@ -78,7 +78,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     picked = select(fabric, settings.get("NCCL_IB_HCA") or "")
     ports = () if off else picked.taken or picked.unknown
     if network and network.lower() == "ib" and not ports:
-        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port of this node"
+        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port on this node"
         yield jobs_fail(
             "NCCL_NET",
             f"allows only IB, but {why}",
@@ -101,9 +101,9 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 def p2p_off(
     settings: Settings, gpus: Gpus, nvlinks: NvLinks | Absent, software: Software | Absent, pci: Pci | Absent = UNSEEN
 ) -> Iterator[Finding]:
-    """A fast transport between the GPUs of this node is switched off.
+    """A fast transport between the GPUs on this node is switched off.
 
-    Right: All fast transports between the GPUs of this node are switched on.
+    Right: All fast transports between the GPUs on this node are switched on.
     Why: without P2P the NVLinks carry nothing, and every byte goes through host memory. Without NVLS an all-reduce
     cannot use the reduction inside the NVSwitches. People turn these off to find a fault and forget to turn them on
     again.

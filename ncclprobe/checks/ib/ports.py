@@ -431,9 +431,9 @@ def routed(*found: Route) -> Routes:
     applies=rdma_job,
 )
 def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Routes | Absent) -> Iterator[Finding]:
-    """An interface's MTU is too small for RoCE packets of 4096 bytes.
+    """An interface's MTU is too small for 4096-byte RoCE packets.
 
-    Right: Every RoCE interface's MTU is large enough for packets of 4096 bytes.
+    Right: Every RoCE interface's MTU is large enough for 4096-byte packets.
     Why: RoCE uses the largest power of two that fits into the interface's MTU as its packet size. With an MTU of 1500
     that is 1024 bytes, which needs four times as many headers and as much work as 4096. NCCL uses the smaller size of
     the two ends, so one such port also slows its peers.

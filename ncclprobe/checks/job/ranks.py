@@ -11,12 +11,12 @@ from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurren
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 
 
-def standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> JobState:
-    others = RankClass("waiting", (0, 1, 3), ("n1",), doing="waits in all_reduce #51 (group 0) for rank 2")
+def standing(name: ClassName, doing: str = "is sleeping (nanosleep)") -> JobState:
+    others = RankClass("waiting", (0, 1, 3), ("n1",), doing="is waiting in all_reduce #51 (group 0) for rank 2")
     read = (seen("n1:/proc/4242", "state S, hrtimer_nanosleep"),)
     one = RankClass(name, (2,), ("n1",), ("n1:4242",), doing, read)
     word = {"working": "WORKING", "slow, not stuck": "SLOW", "cannot tell": "CANNOT TELL"}.get(name, "STUCK")
-    return JobState((one, others), JobVerdict(word, "3 of 4 ranks wait"), "all_reduce #51 (group 0)", (0, 1, 3))
+    return JobState((one, others), JobVerdict(word, "3 of 4 ranks are waiting"), "all_reduce #51 (group 0)", (0, 1, 3))
 
 
 @cause(
@@ -75,7 +75,7 @@ def outside(stand: JobState) -> Iterator[Finding]:
     good=lambda: [(standing("stuck outside"),)],
 )
 def apart(stand: JobState) -> Iterator[Finding]:
-    """Ranks of the running job are in different collectives and wait for each other.
+    """Ranks of the running job are in different collectives and are waiting for each other.
 
     Right: All ranks of the job are in the same collectives, according to torch's records.
     Why: every rank of a group must call the same collectives in the same order, with the same sizes and types.
@@ -110,7 +110,7 @@ def untold(stand: JobState) -> Iterator[Finding]:
     """The state of a rank is unknown.
 
     Right: The state of every rank is known.
-    Why: torch has no readable record of the rank, and its process does not show what it waits for.
+    Why: torch has no readable record of the rank, and its process does not show what it is waiting for.
     Fix: run `ncclprobe attach --stacks`, which reads stacks if py-spy is installed (`pip install py-spy`) and ptrace is
     allowed. `ncclprobe attach --prepare` prints lines to add to the program.
     """

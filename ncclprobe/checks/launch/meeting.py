@@ -305,7 +305,7 @@ def rank_silent(
 
     Right: All ranks that were started on a node reported.
     Why: a rank that hangs in its first import, on a wedged GPU or on a dead file system makes all others wait, and NCCL
-    does not name it. If other ranks of one node reported to their first rank, those of every node should have reported.
+    does not name it. If other ranks on one node reported to their first rank, those of every node should have reported.
     Fix: check that rank's log, stack (`py-spy dump --pid PID`) and GPU.
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}

@@ -401,7 +401,7 @@ def process_of(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str
     applies=several_ranks,
 )
 def container_split(processes: Ranks[RankProcess], systems: Every[System | Absent]) -> Iterator[Finding]:
-    """Ranks of one machine are in containers that do not share memory.
+    """Ranks on one machine are in containers that do not share memory.
 
     Right: All ranks of a machine share memory.
     Why: these ranks have the same identity for NCCL. It checks only /dev/shm before it tries shared memory and CUDA IPC

@@ -61,7 +61,7 @@ def _different_hangs(log: JobLog) -> Iterator[Finding]:
         difference = hang.differ
         lines = _lines_of(log, hang) if difference else ()
         for event, work in sorted(lines, key=lambda line: line[0].rank not in hang.odd):
-            message = f"waits in {work.op} {_number(work)}; {difference}"
+            message = f"was waiting in {work.op} {_number(work)}; {difference}"
             codes = () if hang.certain else ("collective-desync", "timeout-straggler")
             found = said(log, event, message, ranks=hang.odd, comm=hang.group, codes=codes, **JOB)
             yield found if hang.odd else blame_no_rank(found)

@@ -268,7 +268,7 @@ def gloo_interface(log: JobLog) -> Iterator[Finding]:
 
     Right: gloo found the interfaces that GLOO_SOCKET_IFNAME names.
     Why: gloo expects a list of exact names. It does not support NCCL's prefixes, `^` and `=`
-    (gloo/transport/tcp/device.cc), and fails if the name is not an interface of this host.
+    (gloo/transport/tcp/device.cc), and fails if the name is not an interface on this host.
     Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, such as `GLOO_SOCKET_IFNAME=eth0`, on the same
     network on all hosts.
     """

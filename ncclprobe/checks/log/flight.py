@@ -125,7 +125,7 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
             ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
             yield fail(
                 fold_ranks(ranks),
-                f"wait for each other in different calls: {'; '.join(parts[:_SHOWN])}",
+                f"are waiting for each other in different calls: {'; '.join(parts[:_SHOWN])}",
                 **_OF_JOB,
                 evidence=[_seen(entry) for entry in found.entries[:_SHOWN]],
                 occurrence=_occurrence(found.entries[0], ranks),
@@ -275,7 +275,7 @@ def _where(entry: Entered) -> str:
 
 
 def _wait(ranks: tuple[int, ...]) -> str:
-    return f"{fold_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+    return f"{fold_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} waiting"
 
 
 def _seen(entry: Entered) -> Evidence:

@@ -189,7 +189,7 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
 
     Right: Every rank has its own GPU.
     Why: each rank must choose its GPU by its local rank. Otherwise all ranks get the first visible GPU, and NCCL
-    refuses two ranks on one GPU (src/init.cc). MIG instances of one GPU share a bus id. NCCL treats hosts as one if
+    refuses two ranks on one GPU (src/init.cc). MIG instances on one GPU share a bus id. NCCL treats hosts as one if
     they share an NCCL_HOSTID, or a name and boot id, as cloned machines do.
     Fix: call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is created, and start no
     more ranks per host than it has GPUs (--nproc-per-node).

@@ -120,5 +120,5 @@ def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
                     log, event, f"the driver reports Xid {xid}, an invalid access by the program", ranks=ranks, **JOB
                 )
             else:  # another job's, or numbered in another namespace
-                message = f"the driver reports Xid {xid} of process {pid}, which no log of this job names"
+                message = f"the driver reports Xid {xid} for process {pid}, which no log of this job names"
                 yield said(log, event, message, severity=Severity.WARN, **UNPROVEN)

@@ -121,7 +121,7 @@ _CLOSED, _NEAR = "Connection closed by remote peer", 8
 def proxy_failed(log: JobLog) -> Iterator[Finding]:
     """NCCL's proxy thread failed.
 
-    Right: No proxy thread of NCCL failed.
+    Right: No NCCL proxy thread failed.
     Why: the proxy thread connects and moves data for a rank. It only passes on the error that the network or a peer
     returned.
     Fix: read the first NCCL WARN line of this host, and of the peer that it names.
@@ -174,7 +174,7 @@ def waits_for_the_first_rank(log: JobLog) -> Iterator[Finding]:
         gone = "onnection" in event.text or "got 0 bytes" in event.text
         codes = ("rank-crashed", "timeout-straggler") if gone else ("timeout-straggler", "rank-crashed")
         peers = () if rank is None else (rank,)
-        yield consequence(log, event, f"waits for rank {rank}'s unique id", ranks=peers, codes=codes)
+        yield consequence(log, event, f"was waiting for rank {rank}'s unique id", ranks=peers, codes=codes)
 
 
 _REFUSED = (

@@ -114,7 +114,7 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     if 0 < len(absent) <= min(_MOST_SILENT, len(waiting) - 1):
         names = ", ".join(map(str, absent))
         event = next(event for event in log.having(BEGINS))
-        message = f"{len(waiting)} ranks wait in NCCL's initialisation, which rank {names} did not begin"
+        message = f"{len(waiting)} ranks were waiting in NCCL's initialisation, which rank {names} did not begin"
         codes = (_DIED, _LATE, "world-size-mismatch")
         yield said(log, event, message, ranks=absent, codes=codes, subject=f"rank {names}", **UNPROVEN)
 

@@ -108,16 +108,16 @@ _VERSIONS = (
     ],
 )
 def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
-    """Ranks run different versions of NCCL.
+    """Ranks run different NCCL versions.
 
-    Right: All ranks run the same version of NCCL.
+    Right: All ranks run the same NCCL version.
     Why: while ranks join, they exchange structures whose length depends on the NCCL release, so a different release
     misreads them.
     Fix: use the same image on all hosts. `ncclprobe doctor` on each host reads the version from the library that a job
     would load (torch reports only the version that it was compiled with). Look for another libnccl.so.2 in
     LD_LIBRARY_PATH.
     """
-    yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
+    yield from each(log, _VERSIONS, "ranks run different NCCL versions", **IMAGE)
     if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _shares_communicator(log)):
         named = (e for e in log.having(_VERSION) if "error" not in e.text)
         for version, (event, *_) in grouped((between(e.text, _VERSION, "+"), e) for e in named).items():
@@ -240,9 +240,9 @@ _BUGS = (
     ],
 )
 def known_bugs(log: JobLog) -> Iterator[Finding]:
-    """The job hit a known bug of this NCCL release.
+    """The job hit a known bug in this NCCL release.
 
-    Right: No job hit a known bug of its release.
+    Right: No job hit a known bug in its release.
     Why: NCCL 2.19 and 2.20 can mix up messages on slow networks while ranks connect. NCCL 2.25 requests more shared
     memory than GPUs of compute capability 12 have. NCCL 2.24 to 2.28 share host memory through CUDA even if a container
     forbids it.

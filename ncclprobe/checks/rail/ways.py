@@ -74,7 +74,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     for node in silent:
         yield fail(
             node, "stopped answering while rails were tested", blame="node", action="retest", nodes=(node,),
-            confidence=ONCE, evidence="a request of node 0 that was not answered in time",
+            confidence=ONCE, evidence="a request from node 0 that was not answered in time",
             remedy="check whether its process was killed (dmesg: out of memory) or stopped, or its node was lost",
         )  # fmt: skip
     if not silent and (why := _untold(rails)):

@@ -390,9 +390,9 @@ _SLOW = box(*(replace(FULL, power_limit_W=500) for _ in range(3)))
     applies=several_with_gpus,
 )
 def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
-    """GPUs of one model have different power limits or clocks on some nodes.
+    """GPUs of the same model have different power limits or clocks on some nodes.
 
-    Right: GPUs of one model have the same power limits and clocks on all nodes.
+    Right: GPUs of the same model have the same power limits and clocks on all nodes.
     Why: all ranks wait for the slowest GPU. If all GPUs of a node have the same low limit, the node looks healthy by
     itself.
     Fix: on the nodes that the finding names, run as root `nvidia-smi -pl WATTS` with the other nodes' limit, and

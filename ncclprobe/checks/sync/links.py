@@ -258,9 +258,9 @@ def subnet_prefix(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """InfiniBand ports of one rail are in different subnets.
+    """InfiniBand ports on one rail are in different subnets.
 
-    Right: InfiniBand ports of one rail are in the same subnet.
+    Right: InfiniBand ports on one rail are in the same subnet.
     Why: NCCL first connects NICs with the same number. In different subnets they reach each other only through a
     router, if at all. If a node has the prefixes of other rails, it is cabled to the wrong switches.
     Fix: compare the cabling of the ports that the finding names with that of a healthy node, and compare the subnet
@@ -388,9 +388,9 @@ def rack(
     settings: Every[Settings],
     software: Every[Software | Absent],
 ) -> Iterator[Finding]:
-    """Machines of one rack are not in the same NVLink domain.
+    """Machines in one rack are not in the same NVLink domain.
 
-    Right: Machines of one rack are in the same NVLink domain, according to their GPUs and IMEX.
+    Right: Machines in one rack are in the same NVLink domain, according to their GPUs and IMEX.
     Why: NCCL uses NVLink between machines whose GPUs have the same cluster UUID and clique (src/mnnvl.cc), and NICs
     between all others. If IMEX on these machines does not list the same nodes, or is not ready, sharing memory fails
     and NCCL does not start.

@@ -208,9 +208,9 @@ NEW, OLD = nccl(2, 29, 7), nccl(2, 27, 3)
     applies=several_with_gpus,
 )
 def nccl_version(software: Every[Software]) -> Iterator[Finding]:
-    """Nodes would load different versions of NCCL.
+    """Nodes would load different NCCL versions.
 
-    Right: All nodes would load the same version of NCCL.
+    Right: All nodes would load the same NCCL version.
     Why: NCCL compares the full version of all ranks when it starts. It fails with "Mismatched NCCL version detected"
     (src/init.cc:1042) even if only the patch release differs. Different release branches do not get that far: no two of
     2.23.4, 2.27.7, 2.28.9, 2.29.7 and 2.30.7 can communicate (tested), and most pairs wait forever.

@@ -67,9 +67,9 @@ def rate(history: History) -> Iterator[Finding]:
     applies=known,
 )
 def flapping(history: History) -> Iterator[Finding]:
-    """A fault of the node comes and goes.
+    """A fault on the node comes and goes.
 
-    Right: No fault of the node comes and goes.
+    Right: No fault on the node comes and goes.
     Why: each time the fault disappears, jobs return to the node, and the fault ends the next one.
     Fix: do not reset the part, but replace it: the cable and its module, the GPU, or the NIC.
     """

@@ -70,12 +70,12 @@ def read_answer(source: str, data: bytes) -> RasAnswer:
         try:
             found = msgspec.json.decode(data, type=_Json)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise ParseError(f"{source}: no answer of NCCL's RAS: {error}") from None
+            raise ParseError(f"{source}: not an answer from NCCL's RAS: {error}") from None
         statements = [each for comm in found.communicators for each in _communicator_statements(comm)]
         return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]), _launched(found))
     lines = data.decode(errors="replace").splitlines()
     if not any(line.startswith(("Job summary", "Communicators...")) or "PEER_DEAD" in line for line in lines):
-        raise ParseError(f"{source}: no answer of NCCL's RAS: {data[:80]!r}")
+        raise ParseError(f"{source}: not an answer from NCCL's RAS: {data[:80]!r}")
     state = _Text()
     for number, line in enumerate(lines, start=1):
         state.add(number, line[:_MAX_LINE].rstrip())

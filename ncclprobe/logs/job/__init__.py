@@ -209,7 +209,7 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
     own = call_of(rank)
     if own and function(own) not in (function(call.where), WAIT):
         reason = of_call(function(own)) if function(own) in OF_MODEL else ""
-        return "desync", Doing(f"waits in {own}{of_peer(rank.stack)}, which others have not called", reason)
+        return "desync", Doing(f"is waiting in {own}{of_peer(rank.stack)}, which others have not called", reason)
     if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
@@ -228,9 +228,9 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
 
 def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, Doing]:
     if call.apart:
-        return "waiting", Doing(f"waits in {call.where}")
+        return "waiting", Doing(f"is waiting in {call.where}")
     if others := (*call.missing, *job.held(call.waiting)):
-        return "waiting", Doing(f"waits {call.place} for {named(others)}")
+        return "waiting", Doing(f"is waiting {call.place} for {named(others)}")
     return _classify_inside(job, number, call)
 
 
@@ -422,19 +422,25 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
             for n, each in job.ranks.items()
             if (at := caller(each.stack))
         )
-        return f"{looked}, and none waits for a rank that makes no progress{next(found, '')}"
+        return f"{looked}, and none is waiting for a rank that makes no progress{next(found, '')}"
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
         return f"{looked}: {' '.join(each for each in (_subject(held), held[0].doing) if each)}"
     if len(rows) == 1 and len(rows[0].ranks) > 1 and len(rows[0].ranks) == job.world:
         return f"each of the {job.world} ranks {rows[0].doing}; it is unknown whether this ends"
-    return f"{looked}, and it is unknown which rank waits for which"
+    return f"{looked}, and it is unknown which rank is waiting for which"
+
+
+_LASTING = {"are waiting": "have been waiting", "is waiting": "has been waiting"}
+"""What goes on now, and the same with its duration."""
 
 
 def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
     since = f" for {call.waited_s:.0f} s" if call.waited_s >= 1 and not call.launched else ""
     if call.apart:
         what, colon, each = call.apart.partition(": ")
+        for now, until_now in _LASTING.items() if since else ():
+            what = what.replace(now, until_now)
         return f"{what}{since}{colon}{each}"
     held = (*call.missing, *job.held(call.waiting))
     known = {rank for row in rows if row.name != "cannot tell" for rank in row.ranks}  # the others are not blamed
@@ -444,7 +450,7 @@ def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> s
     nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)
     waiting = len({*call.waiting} - {*held})
     on = f" on {', '.join(nodes)}" if nodes else ""
-    waits = f"have waited{since}" if since else "wait"
+    waits = f"have been waiting{since}" if since else "are waiting"
     return f"{waiting} of {job.world} ranks {waits} {call.place} for {named(held)}{on}"
 
 

@@ -213,7 +213,7 @@ def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
     """Return what a rank waits for: by its stack, unless its kernel knows better."""
     found = (signalled(rank.stack) if at.call == "futex" else None) or of_stack(rank.stack)
     if _is_other_threads_stack(rank):
-        first = waits("program-end") if at_its_end(rank) else "waits for a thread"
+        first = waits("program-end") if at_its_end(rank) else "is waiting for a thread"
         text = f"{first}{f', which {waits(found)}{of_peer(rank.stack)}' if found else ''}"
         return Doing(text, "program-end" if at_its_end(rank) else found or "thread-end")
     if not found or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
@@ -257,7 +257,7 @@ def _describe_work(rank: RankView) -> str:
         return ""
     took_s = max(second.time_s - first.time_s, 1e-3)
     cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
-    queued = ", waits for a processor" if _grown(first, second, "queued_s") / took_s >= _BUSY_CORES else ""
+    queued = ", waiting for a processor" if _grown(first, second, "queued_s") / took_s >= _BUSY_CORES else ""
     held = ", held back by the quota of its cgroup" if second.held_s > first.held_s else ""
     data = f", {moved / 1e6:.0f} MB/s read and written" if moved >= 1e6 else ""
     came = f", {size(int(rank.received_bytes / took_s))}/s received" if rank.received_bytes else ""
@@ -298,13 +298,13 @@ def _waits(at: ProcessState) -> Doing:
         where = ", ".join(filter(None, (at.wchan, at.file))) if at.state == "D" else ""
         return Doing(f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}", _OF_STATES.get(at.state, ""))
     if at.state == "R" or at.call == "running":
-        return Doing("computes")
+        return Doing("is computing")
     call = at.call
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
     reason = _CALLS.get(call, "sleep" if not call and at.wchan == "hrtimer_nanosleep" else "")
-    text = waits(reason) if reason else "waits for input" if call in _FOR_INPUT else "waits"
+    text = waits(reason) if reason else "is waiting for input" if call in _FOR_INPUT else "is waiting"
     if call == "open":
-        text, reason = (waits("fifo"), "fifo") if at.wchan == _FIFO else ("opens a file", "")
+        text, reason = (waits("fifo"), "fifo") if at.wchan == _FIFO else ("is opening a file", "")
     if at.holder:
         reason = "lock-held"
     for applies, found in (

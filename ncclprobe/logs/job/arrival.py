@@ -24,7 +24,7 @@ from ncclprobe.model.values import Struct, grouped
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
 """Ranks that have not joined are called stuck after so long: of this node, and of others."""
 _NOBODY = "nobody listens there"
-_OF_SEVERAL = {"has": "have", "tries": "try", "was": "were", "waits": "wait"}
+_OF_SEVERAL = {"has": "have", "tries": "try", "was": "were", "is": "are"}
 _UNNUMBERED = -1
 """A rank that has not joined, of a job whose environment does not say how many it has."""
 _FILE, _POLLS_HZ = "their store, a file", 20
@@ -199,7 +199,7 @@ def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival 
         )
         for number in apart
     }
-    others |= dict.fromkeys(by_world[usual], ("waiting", Doing(f"waits for {usual} ranks")))
+    others |= dict.fromkeys(by_world[usual], ("waiting", Doing(f"is waiting for {usual} ranks")))
     return Arrival("", (), others, (), usual, waited_s, {})
 
 
@@ -223,7 +223,7 @@ def arrival_of_unnumbered(job: LookedAt) -> Arrival | None:
         name = "dead or gone" if what == "gone" else "stuck outside" if what == "stopped" else name
         found = doing(rank, what)
         others[number] = name, Doing(f"has not joined: it {found.text}", found.reason)
-    others |= dict.fromkeys(tries, ("waiting", Doing("tries to reach a store that nobody serves")))
+    others |= dict.fromkeys(tries, ("waiting", Doing("is trying to reach a store that nobody serves")))
     return Arrival("", (), others, tries, 0, waited_s, {})
 
 
@@ -442,9 +442,9 @@ def _agent(agent: Agent, agents: Sequence[Agent], met: Meetings) -> tuple[ClassN
         if agent.nodes and missing <= 0:
             return "cannot tell", Doing(f"has met all {agent.nodes} nodes; {none}")
         some = f"{missing} of {agent.nodes}" if agent.nodes else "other"
-        return "not arrived", Doing(f"waits for {some} nodes; {none}")
+        return "not arrived", Doing(f"is waiting for {some} nodes; {none}")
     if any(each.state == "established" for each in own):
-        return "not arrived", Doing(f"has joined at {master}, and waits for other nodes; {none}")
+        return "not arrived", Doing(f"has joined at {master}, and is waiting for other nodes; {none}")
     reason = unreachable(master, own, frozenset(each.pid for each in agents), {"": met})
     return "not arrived", Doing(f"cannot connect to {master}: {reason}; {none}", "unreachable")
 

@@ -45,7 +45,7 @@ OF_MODEL = ("backward", "forward")
 _WRAPPER = "/torch/nn/parallel/distributed.py"
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _MOST_LINES = 2
-_IN_CIRCLE = "ranks wait for each other in a circle"
+_IN_CIRCLE = "ranks are waiting for each other in a circle"
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
@@ -240,7 +240,7 @@ def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
         others = tuple(sorted(calls.keys() - odd))
         made = _stalled_since(job, found[calls[min(others or odd)]].entry, others, tuple(sorted(odd)))
         threads = in_threads(job, calls)
-        apart = f"ranks wait in different calls: {'; '.join(texts)}{threads}"
+        apart = f"ranks are waiting in different calls: {'; '.join(texts)}{threads}"
         yield replace(made, apart=apart, reason="collectives-of-threads" if threads else "crossed-groups")
 
 
@@ -369,10 +369,10 @@ def _with_all_inside(
         missing = tuple(sorted(inside if tied else inside.keys() - {*made.waiting}))
         threads = in_threads(job, inside)
         reason = "collectives-of-threads" if threads else _of_different({function(call) for call in ranks})
-        apart = f"ranks wait in different calls: {texts}{threads}"
+        apart = f"ranks are waiting in different calls: {texts}{threads}"
         yield replace(made, waiting=() if tied else made.waiting, missing=missing, apart=apart, reason=reason)
     elif function(made.where) in _ONE_SIDED:
-        apart = f"every rank waits in {made.where}, and none in its other side"
+        apart = f"every rank is waiting in {made.where}, and none in its other side"
         yield replace(made, waiting=(), missing=made.waiting, apart=apart, reason="p2p-circle")
     elif timed:
         yield made

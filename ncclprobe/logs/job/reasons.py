@@ -82,7 +82,7 @@ HALTED = ("storage", "stopped", "traced", "frozen")
 """States from which only somebody else can release a process."""
 POLLS = "polls-"
 """What a loop with pauses asks again and again: the beginning of these kinds."""
-OTHER_GROUPS = "these may be different groups that wait for each other in a circle"
+OTHER_GROUPS = "these may be different groups that are waiting for each other in a circle"
 """About ranks that are in one call of groups which the program made."""
 
 
