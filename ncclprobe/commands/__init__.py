@@ -32,7 +32,7 @@ GROUPS = {
     "measure": {
         "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
         "pairs": "Measure pairs of ranks; name the slow node, NIC or direction.",
-        "rails": "Test the RDMA ports of all nodes against each other, as NCCL would.",
+        "rails": "Test the RDMA ports of all nodes pairwise, as NCCL would.",
         "copies": "Measure copies between host and GPU, and between GPUs of a node.",
         "workload": "Replay the collectives of a training step and of its groups.",
     },
