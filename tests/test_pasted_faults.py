@@ -48,6 +48,7 @@ SAYS = {
     "a column of nvidia-smi": (CSV.format("No", "Yes"), "GPU1"),
     "a NIC that a list lacks": (NICS.format(""), "WARN ib.gdr NICs the text lists 15, and a p5en.48xlarge has 16"),
     "a limit of a unit": (UNIT.format(65536), "FAIL host.limits RLIMIT_MEMLOCK 64 KiB, on DGX H100"),
+    "the source of a limit": (UNIT.format(65536), "seen: RLIMIT_MEMLOCK in the pasted text"),
     "a limit of limits.conf": (
         "* soft memlock 64\nexport NCCL_IB_HCA=mlx5\n",
         "FAIL host.limits RLIMIT_MEMLOCK 64 KiB",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine import doctor
@@ -15,10 +15,10 @@ from ncclprobe.engine.judge import together
 from ncclprobe.engine.pasted_causes import NOTHING_SAID, SaidInTexts, said_in
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.host.capture import is_text
-from ncclprobe.model.findings import Finding, Verdict
+from ncclprobe.host.capture import NOT_SHOWN, is_text
+from ncclprobe.model.findings import Evidence, Finding, Verdict
 from ncclprobe.model.registry import Collector
-from ncclprobe.model.report import Report
+from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.snapshot import Every, Snapshot, learned
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
@@ -113,10 +113,12 @@ def _diagnose(
     if joined:
         alone = question.job.local or all(each.pasted for each in snapshots)
         absent = () if alone else missing(Every({s.node: doctor.launch_of(s) for s in snapshots}))
-        return spoken(diagnose(question, snapshots, facts, missing=(*lost, *absent), notes=notes))
+        return said_of_texts(
+            spoken(diagnose(question, snapshots, facts, missing=(*lost, *absent), notes=notes)), snapshots
+        )
     checks = tuple(check for check in question.checks if not check.compares)
     question = replace(question, checks=checks, job=replace(question.job, apart=True))
-    return spoken(diagnose(question, snapshots, facts, missing=lost, notes=(*notes, APART)))
+    return said_of_texts(spoken(diagnose(question, snapshots, facts, missing=lost, notes=(*notes, APART))), snapshots)
 
 
 def is_one_job(snapshots: Sequence[Snapshot]) -> bool:
@@ -148,6 +150,38 @@ def _drop_settings_checks(question: Question, snapshots: Sequence[Snapshot]) -> 
         return question, ()
     checks = tuple(check for check in question.checks if not check.id.startswith("env."))
     return replace(question, checks=checks), ("No settings were pasted: NCCL's defaults are assumed.",)
+
+
+Cited = TypeVar("Cited", Evidence, Excerpt)
+_OF_CALLS = (
+    (re.compile(r"statvfs |getrlimit\(|getaddrinfo\(|getifaddrs\(3\): "), "in the pasted text"),
+    (re.compile(r"nvml\w+.*|NVML\b.*"), "nvidia-smi in the pasted text"),
+)
+"""Calls that evidence cites, and what stands for them if the answer was pasted."""
+_ONE_RANK = "one rank of each node reported, and it is unknown whether the others run"
+
+
+def said_of_texts(report: Report, snapshots: Sequence[Snapshot]) -> Report:
+    """Name the pasted text where a report on texts alone cites a call, or a rank that reported."""
+    if not all(each.pasted for each in snapshots):
+        return report
+    checks = tuple(
+        replace(
+            verdict,
+            why=NOT_SHOWN if verdict.why == _ONE_RANK else verdict.why,
+            findings=tuple(replace(f, evidence=tuple(map(_of_text, f.evidence))) for f in verdict.findings),
+        )
+        for verdict in report.checks
+    )
+    return replace(report, checks=checks, excerpts=tuple(map(_of_text, report.excerpts)))
+
+
+def _of_text(cited: Cited) -> Cited:
+    for call, form in _OF_CALLS:
+        if call.match(cited.source):
+            rest = call.sub("", cited.source, count=1).rstrip(")")
+            return replace(cited, source=f"{rest} {form}".strip())
+    return cited
 
 
 _HERE = r"\b([Tt])his (?:node|machine)\b(?! type)"
