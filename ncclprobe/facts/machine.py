@@ -70,8 +70,8 @@ class NamedMachine(Struct, frozen=True):
 
     `withheld` are variables that mpirun does not pass to other nodes, `given` the NICs that a container gets, by
     resource. `partial`: the text does not show all GPUs; `some_nics`: not all NICs. `rdma`: it mentions RDMA devices.
-    `sources`: a script takes variables from a file that is not shown. `gib`: Google's image, script or volume brings
-    the gIB plugin. Empty or 0: not named.
+    `sources`: a script takes variables from a file that is not shown. `gib`: Google's image puts the gIB plugin
+    on the loader's path. Empty or 0: not named.
     """
 
     type: str = ""

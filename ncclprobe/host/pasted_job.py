@@ -98,10 +98,8 @@ _RDMA = re.compile(
 )
 _SOURCES = re.compile(r"\s{0,40}(?:source|\.) [\w./~$\"{}-]{2,200}\s{0,8}(?:[;#&]|$)")
 """A script takes variables from a file whose text is not shown."""
-_BRINGS_GIB = re.compile(
-    r"nccl-plugin-gib|/gib/scripts/|/kubernetes/bin/gib\b|(?:mountPath[\"']?: ?[\"']?|-v \S{1,120}:)/usr/local/gib\b"
-)
-"""Google's image, script or volume with the gIB plugin, which is on the loader's path there."""
+_BRINGS_GIB = re.compile(r"nccl-plugin-gib|/scripts/container_entry\.sh\b|\bldconfig /usr/local/gib/")
+"""Google's image, or its entry script, which puts the gIB plugin on the loader's path. The volume alone does not."""
 _LONGEST, _MOST = 200, 4000
 """Characters of a line that is a sentence, and of one that is searched."""
 
