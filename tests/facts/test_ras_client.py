@@ -84,7 +84,7 @@ def test_a_server_of_no_rank_of_the_job_is_not_even_called() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout
         port = other.stdout.readline().strip()
-        with pytest.raises(Denied, match="no rank of this job listens"):
+        with pytest.raises(Denied, match="another program listens, not a rank of this job"):
             ask_ras(f"localhost:{port}", OWN)
         other.kill()
         assert other.stdout.read() == ""

@@ -228,7 +228,7 @@ def test_a_rank_whose_number_stands_behind_its_logger_had_ended(tmp_path: Path) 
     text = SAID.format(0, "saving") + SAID.format(1, "done") + WAITED.format(0)
     found = cause(tmp_path, text)
     assert (found["code"], found["confidence"], found["ranks"]) == ("collective-desync", "named", [0, 1])
-    assert "only rank 0 waits" in found["message"]
+    assert "only rank 0 was waiting" in found["message"]
 
 
 def test_a_full_cgroup_is_the_jobs_own_limit(tmp_path: Path) -> None:
