@@ -213,12 +213,8 @@ def vendor(
             "is SENDRECV, which does not spread a GPU's data over its EFA devices; the plugin's default here is RDMA"
         )
         yield jobs_warn("OFI_NCCL_PROTOCOL", message, evidence(settings, "OFI_NCCL_PROTOCOL"))
-    path = settings.get("LD_LIBRARY_PATH") or ""
-    brought = isinstance(named, NamedMachine) and named.gib
-    by_gib = "gib" in vendors and (settings.get("NCCL_NET") or "").lower() == "gib" and not brought
-    if by_gib and path and "/gib/" not in f"{path}/":
-        message = "does not contain /usr/local/gib/lib64, so the loader may not find the plugin that NCCL_NET names"
-        yield jobs_warn("LD_LIBRARY_PATH", message, evidence(settings, "LD_LIBRARY_PATH", "NCCL_NET"))
+    if "gib" in vendors and not (isinstance(named, NamedMachine) and named.gib):
+        yield from _gib_off_path(settings)
     over_ucx = (settings.get("NCCL_PLUGIN_P2P") or "").lower() == "ucx"
     if over_ucx and (transports := settings.get("UCX_TLS")) and not {*re.split("[,_]", transports)} & _RDMA_OF_UCX:
         message = f"is {transports!r}; NCCL_PLUGIN_P2P=ucx sends NCCL's data over UCX, so none of it uses RDMA"
@@ -227,6 +223,13 @@ def vendor(
 
 
 _RDMA_OF_UCX = {"rc", "ud", "dc", "ib", "all", "^tcp"}
+
+
+def _gib_off_path(settings: Settings) -> Iterator[Finding]:
+    path, network = settings.get("LD_LIBRARY_PATH") or "", (settings.get("NCCL_NET") or "").lower()
+    if network == "gib" and path and "/gib/" not in f"{path}/":
+        message = "does not contain /usr/local/gib/lib64, so the loader may not find the plugin that NCCL_NET names"
+        yield jobs_warn("LD_LIBRARY_PATH", message, evidence(settings, "LD_LIBRARY_PATH", "NCCL_NET"))
 
 
 def _unstriped(settings: Settings, machine: Machine | Absent) -> bool:

@@ -27,7 +27,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.findings import Finding, Sources, fail, note
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -227,14 +227,7 @@ def hca_dup(
     Fix: name every NIC of a GPU once.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
-    for entry, times in Counter(picked.selector.entries).items():
-        if times > 1:
-            yield jobs_warn("NCCL_IB_HCA", f"{as_listed(entry)} is listed {times} times", shown)
-    if picked.selector.dropped:
-        message = (
-            f"has more than {len(picked.selector.entries)} entries: {', '.join(picked.selector.dropped)} are ignored"
-        )
-        yield jobs_warn("NCCL_IB_HCA", message, shown)
+    yield from _lost_entries(picked, shown)
     alive = None if isinstance(gpus, Absent) else sum(not gpu.lost for gpu in gpus.all)
     left = _left_out(picked, fabric, software, described)
     used = len(picked.taken or picked.unknown)
@@ -259,6 +252,16 @@ def hca_dup(
         most = isinstance(described, NamedMachine) and 3 * used <= len(left) and not alone  # else its cost decides
         tell = jobs_fail if most else jobs_warn if several and used <= len(left) else jobs_note
         yield tell("NCCL_IB_HCA", message, shown)
+
+
+def _lost_entries(picked: Selection, shown: Sources) -> Iterator[Finding]:
+    """Yield the entries that are listed twice, or that NCCL ignores because the list is too long."""
+    for entry, times in Counter(picked.selector.entries).items():
+        if times > 1:
+            yield jobs_warn("NCCL_IB_HCA", f"{as_listed(entry)} is listed {times} times", shown)
+    if dropped := picked.selector.dropped:
+        message = f"has more than {len(picked.selector.entries)} entries: {', '.join(dropped)} are ignored"
+        yield jobs_warn("NCCL_IB_HCA", message, shown)
 
 
 def _left_out(
