@@ -58,6 +58,7 @@ spec:
   limits: {nvidia.com/gpu: 8}
   mountPath: /dev/shm
 """
+MULTUS = "k8s.v1.cni.cncf.io/networks"
 LINK = "{}\n\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\tLnkSta: Speed {}GT/s, Width x16\n"
 PERFORMANCE = "    Clocks Event Reasons\n        Idle : Not Active\n            HW Thermal Slowdown : %s\n"
 P2P = "$ nvidia-smi topo -p2p r\n \t" + "\t".join(f"GPU{n}" for n in range(8)) + "\n"
@@ -111,6 +112,10 @@ SAYS = {
     "half of the networks": (
         GKE % json.dumps(RAILS[:4]),
         "FAIL host.limits networking.gke.io/interfaces the container gets 4 of",
+    ),
+    "half of the networks of Multus": (
+        GKE.replace("networking.gke.io/interfaces", MULTUS) % "rdma-0, rdma-1,rdma-2,rdma-3",
+        "FAIL host.limits k8s.v1.cni.cncf.io/networks the container gets 4 of the 8 NICs",
     ),
     "a slow NIC in a script's list": (
         LINK.format("0c:00.0 mlx5_1", 32) + LINK.format("c0:00.0 mlx5_9", 16),
@@ -181,6 +186,7 @@ SILENT = {
     "both kinds of libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=utility,compute,video",
     "all libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=all",
     "all networks": GKE % json.dumps(RAILS),
+    "one network of a shared device": GKE.replace("networking.gke.io/interfaces", MULTUS) % "rdma-shared",
     "fast NICs in a script's list": LINK.format("0c:00.0 mlx5_1", 32) + LINK.format("c0:00.0 mlx5_9", 32),
     "a file that a volume brings": DOCKER
     % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t -v /opt/microsoft:/opt/microsoft",

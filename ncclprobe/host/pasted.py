@@ -158,22 +158,7 @@ def joined(parts: Mapping[str, Answers]) -> tuple[Answers, list[str]]:
                 answer = _merge_answers(question, str(before), str(answer))
             whole[question] = answer
             source.setdefault(question, name)
-    return _with_named_nics(whole), [*odd, *_counted_differently(whole, source)]
-
-
-_NICS: Question = ("list", "/sys/class/infiniband")
-
-
-def _with_named_nics(whole: Answers) -> Answers:
-    """Add the NICs that NCCL_IB_HCA names, if the texts do not show all; nothing else is known of these."""
-    text = str(json.loads(str(whole.get(_ENV, "{}"))).get("NCCL_IB_HCA") or "")
-    if _NICS not in whole or not json.loads(str(whole.get(NAMED, "{}"))).get("some_nics") or text.startswith("^"):
-        return whole
-    shown = json.loads(str(whole[_NICS]))
-    named = [each.partition(":")[0] for each in text.lstrip("=").split(",") if each[-1:].isdecimal()]
-    lost = [each for each in dict.fromkeys(named) if each not in shown]
-    ports: Answers = {("list", f"/sys/class/infiniband/{each}/ports"): '["1"]' for each in lost}
-    return {**whole, **ports, _NICS: json.dumps([*shown, *lost])}
+    return whole, [*odd, *_counted_differently(whole, source)]
 
 
 def _differing(question: Question, before: str, answer: str, pastes: str) -> Iterator[str]:

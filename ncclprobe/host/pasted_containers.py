@@ -190,22 +190,22 @@ def devices(lines: Sequence[str]) -> dict[str, int]:
     return {EFA: 0} if not any(_NICS.fullmatch(path[-1]) for path, _ in written) and _asks_alone(written) else found
 
 
-_ANNOTATIONS = "networking.gke.io/interfaces", "k8s.v1.cni.cncf.io/networks"
-_ATTACHED = re.compile(r"\\?\"(?:network|name)\\?\"\s{0,4}:\s{0,4}\\?\"([\w./-]{0,60}rdma[\w./-]{0,60})\\?\"")
+_GKE, _MULTUS = "networking.gke.io/interfaces", "k8s.v1.cni.cncf.io/networks"
+_ATTACHED = re.compile(r"\"(?:network|name)\"\s{0,4}:\s{0,4}\"([\w./-]{0,60}rdma[\w./-]{0,60})\"")
+_LONGEST = 8000
 
 
 def _attached(lines: Sequence[str], written: Sequence[Pair]) -> dict[str, int]:
-    """Return how many RDMA networks a pod's annotation attaches, one for each NIC; empty: none, or it needs none."""
-    at = {path[-1]: value for path, value in written}
-    text = "\n".join(lines)
-    for name in _ANNOTATIONS if at.get("hostNetwork") != "true" else ():
-        listed = text.partition(name)[2].partition("]")[0][:_LONGEST]
-        if networks := _ATTACHED.findall(listed):
-            return {name: len(networks)}
-    return {}
+    """Return how many RDMA networks a pod's annotation attaches, one for each NIC; empty: none, or all NICs are shared.
 
-
-_LONGEST = 8000
+    A single network of Multus may be that of a shared device.
+    """
+    at, text = {path[-1]: value for path, value in written}, "\n".join(lines).replace("\\", "")
+    if at.get("hostNetwork") == "true" or any(_NICS.fullmatch(key) and _SHARED.search(key) for key in at):
+        return {}
+    gke, multus = (_ATTACHED.findall(text.partition(name)[2].partition("]")[0][:_LONGEST]) for name in (_GKE, _MULTUS))
+    multus = multus or [each for each in at.get(_MULTUS, "").split(",") if re.search("rdma|sriov|hostdev", each)]
+    return {_GKE: len(gke)} if gke else {_MULTUS: len(multus)} if len(multus) > 1 else {}
 
 
 def _asks_alone(written: Sequence[Pair]) -> bool:
