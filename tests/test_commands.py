@@ -165,7 +165,10 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
         (["doctor", "--backend", "mpi"], "--backend: 'mpi' is not a known choice; choose from nccl, gloo"),
         (["doctor", "--timeout", "soon"], "--timeout: must be a number above 0 and below 1e9, not 'soon'"),
         (["doctr"], "'doctr' is not a known command; did you mean doctor?"),
-        (["doctor", "--select", "nosuch"], "--select: 'nosuch' is not a known check; `ncclprobe checks` lists them"),
+        (
+            ["doctor", "--select", "nosuch"],
+            "--select: 'nosuch' is not a known check; `ncclprobe checks` lists all checks",
+        ),
         (["doctor", "--ignore", "env"], "--ignore: 'env' is not a known check; did you mean 'env.*'?"),
         (["doctor", "--backend", "gloo", "--expect-gpus", "8"], "leave one out"),
         (["doctor", "--expect-gpus", "-1"], "-1"),

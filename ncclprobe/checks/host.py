@@ -554,9 +554,8 @@ def _crowded(
     process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
 ) -> Finding:
     count = len(process.cpus)
-    message = (
-        f"{count} of {len(cpus.online)} CPUs for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
-    )
+    whose = "one rank" if one_rank else f"{ranks} ranks"
+    message = f"{count} of {len(cpus.online)} CPUs for {whose}, because of the way it was launched"
     ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):

@@ -253,7 +253,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
         product = nvlink_products().get(gpu.product)
         if slow:
             worst = min(slow.values()) / 1000
-            message = f"{_listed(tuple(slow))} runs at {worst:.5g} GB/s, but the others at {usual / 1000:.5g}"
+            message = f"{_listed(tuple(slow))} runs at {worst:.5g} GB/s, while the others run at {usual / 1000:.5g}"
             yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
         elif product and gpu.up and usual < _ON_THE_WIRE * product.nvlink_GBps * 1000:
             message = (
@@ -440,7 +440,7 @@ def fm_service(
         message = f"has exited, although all GPUs had joined the fabric; new jobs may find no GPU (error 802){unlike}"
         yield warn("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif not manager.running:
-        message = f"is installed but does not run{unlike}"
+        message = f"is installed but not running{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
         message = f"is running{unlike}, so it will not start again"

@@ -125,7 +125,7 @@ def _run(argv: list[str]) -> int:
     if argv and argv[0] not in ("-h", "--help", "--version"):
         order = "; options follow the command" if argv[0].startswith("-") else ""
         known = (*COMMANDS, "help", "version", "--help", "--version")
-        raise unknown(argv[0], "command", known, f"`ncclprobe --help` lists them{order}")
+        raise unknown(argv[0], "command", known, f"`ncclprobe --help` lists all commands{order}")
     print(f"ncclprobe {__version__}\n" if argv[:1] == ["--version"] else _help(), end="")
     return ExitCode.OK
 

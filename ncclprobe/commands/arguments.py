@@ -295,7 +295,7 @@ class Parser(argparse.ArgumentParser):
             option = stray.partition(" ")[0].partition("=")[0]
             options = [*self._option_string_actions]
             near = [each for each in options if len(option) > 3 and each.startswith(option)]
-            raise unknown(option, f"option of {self.prog}", options, f"`{helps}` lists them", near)
+            raise unknown(option, f"option of {self.prog}", options, f"`{helps}` lists all options", near)
         if stray:
             raise UsageError(f"{stray.partition(' ')[0]}: unexpected argument; see {helps}")
         missing = message.partition("the following arguments are required: ")[2]

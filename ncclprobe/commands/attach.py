@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     if options.pid and options.prepare:
         raise UsageError("--prepare examines no process; leave --pid out")
     if options.pid and not Path(f"/proc/{options.pid}").exists():
-        raise UsageError(f"--pid {options.pid}: no such process on this node; `ps -ef` lists them")
+        raise UsageError(f"--pid {options.pid}: no such process on this node; `ps -ef` lists all processes")
     if options.prepare:
         print(PREPARE, end="")
         return ExitCode.OK

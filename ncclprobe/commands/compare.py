@@ -326,8 +326,8 @@ def _parser() -> argparse.ArgumentParser:
     add("old", metavar="OLD", help="Read the earlier run from this file.")
     add("new", metavar="NEW", help="Read the later run from this file.")
     add("--tolerance", type=parse_tolerance, default=baselines.TOLERANCE, metavar="SHARE",
-        help="Ignore differences up to this fraction, the usual difference between runs on an unchanged machine "
-        "(default: %(default)s).")  # fmt: skip
+        help="Ignore differences up to this fraction; set it to the usual difference between runs on an unchanged "
+        "machine (default: %(default)s).")  # fmt: skip
     arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

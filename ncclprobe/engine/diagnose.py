@@ -133,7 +133,7 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
         if not selected(checks, [pattern.partition("=")[0]]):
             wanted, ids = pattern.partition("=")[0], [*dict.fromkeys(check.id for check in checks)]
             near = [f"'{wanted}.*'"] if any(each.startswith(f"{wanted}.") for each in ids) else []
-            raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
+            raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists all checks', near)}")
 
 
 class JudgedNodes(Struct, frozen=True):

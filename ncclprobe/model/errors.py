@@ -53,10 +53,10 @@ class UsageError(NcclprobeError):
 
 
 def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: Sequence[str] = ()) -> UsageError:
-    """Return the error for an unknown word: the nearest of `names`, and the command that lists them.
+    """Return the error for an unknown word: the nearest of `names`, and the command that lists all.
 
-    ``'ib.stat' is not a known check; did you mean ib.state? `ncclprobe checks` lists them``. `near`: the nearest names,
-    if the caller knows better. `lists`: what lists all names, if they are too many to print here.
+    ``'ib.stat' is not a known check; did you mean ib.state? `ncclprobe checks` lists all checks``. `near`: the nearest
+    names, if the caller knows better. `lists`: what lists all names, if they are too many to print here.
     """
     import difflib
 

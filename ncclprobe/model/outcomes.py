@@ -66,7 +66,7 @@ _EXPLAINS = {
     "ended well": Outcome("the files could be read", _OK, Status.PASS),
     "named": Outcome("a cause is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
     "untold": Outcome(
-        "the cause is unknown, or one of several", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}
+        "the cause is unknown, or could not be narrowed to one", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}
     ),
     **_TYPO,
 }  # fmt: skip

@@ -18,7 +18,9 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
-        raise UsageError(f"size {text!r}: write bytes, or a number with K, M or G (binary), such as 8, 64K or 1G")
+        raise UsageError(
+            f"size {text!r}: give a number of bytes, or a number with K, M or G (binary), such as 8, 64K or 1G"
+        )
     return int(float(match[1]) * _FACTOR[match[2].upper()])
 
 

@@ -129,9 +129,7 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
         missing = f"it lists {plural(len(section.ranks), 'rank')} and holds no row: it ended, or hung, before the first"
         runs = [_run_without_rows(section, path, missing)]
     if not runs:
-        raise UsageError(
-            f"{path}: contains no table of nccl-tests (a header with size, count, type … and rows below it)"
-        )
+        raise UsageError(f"{path}: contains no nccl-tests table (a header with size, count, type … and rows below it)")
     return tuple(runs)
 
 

@@ -153,7 +153,7 @@ def recognises(text: str) -> bool:
 def other_kind(text: str, path: str, error: Exception) -> str:
     """Describe what a text seems to be instead of a report, and what reads it."""
     if text.lstrip().startswith('{"capture"'):
-        return f"a capture; `ncclprobe doctor {path} --json FILE` makes a report of it"
+        return f"a capture; `ncclprobe doctor {path} --json FILE` turns it into a report"
     if not text.lstrip().startswith("{"):
         return f"a report is a file that --json wrote; for the log of a job, run `ncclprobe explain {path}`"
     return f"{_excerpt(str(error))}; give what --json wrote"

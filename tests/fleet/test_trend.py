@@ -75,7 +75,7 @@ def test_a_fault_that_comes_back_is_told_and_one_that_stays_only_since_when(tmp_
     assert "appeared 3 times in 30 days" in found.message
     path = kept(tmp_path / "stays.db", *(day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(9)))
     (found,) = flapping.run(past(path, day_of("n7", 9, DOWN)))
-    assert (found.severity, found.message) == (Severity.NOTE, "has existed since 2026-03-07 04:00 UTC")
+    assert (found.severity, found.message) == (Severity.NOTE, "was first reported at 2026-03-07 04:00 UTC")
 
 
 def test_what_a_trend_found_is_no_fault_that_the_store_keeps() -> None:

@@ -265,7 +265,7 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
         elif not there and path.startswith("/"):
             yield jobs_fail(path, "is named as a plugin, but the file does not exist", evidence(settings, *_VARIABLES))
         elif not there:
-            message = f"is named as a plugin, but is in none of the loader's folders: {', '.join(loader.folders())}"
+            message = f"is named as a plugin, but is not on the loader's search path: {', '.join(loader.folders())}"
             yield jobs_warn(path, message, evidence(settings, *_VARIABLES))
     if read_setting(settings, "NCCL_COLLNET_ENABLE", 0) != 0 and not _may_have_collnet(plugins, settings):
         message = "enables collectives in the network's switches, but no plugin that the loader finds provides them"

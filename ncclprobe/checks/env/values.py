@@ -379,7 +379,7 @@ def overruled(settings: Settings, software: Software | Absent) -> Iterator[Findi
     Why: if NCCL_MIN_CTAS is above NCCL_MAX_CTAS, NCCL uses the maximum for both (src/init.cc:2190). For channels it
     uses the minimum, by repeating the channels that the maximum allows (src/graph/connect.cc:493). If a number of
     threads is not a multiple of a warp (32), NCCL uses the largest number possible (src/graph/tuning.cc:17). It opens
-    at most 64 sockets (src/transport/net_socket.cc:391). NCCL reports this at INFO level at most.
+    at most 64 sockets (src/transport/net_socket.cc:391). NCCL reports this only at INFO level, if at all.
     Fix: set the minimum to no more than the maximum, threads to a multiple of 32, and threads times sockets to 64 or
     less.
     """

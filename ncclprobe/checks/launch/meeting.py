@@ -42,7 +42,7 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "and that no firewall rejects it",
     ),
     "filtered": (
-        "no answer; a firewall drops it, no host has the address, or that host is down",
+        "no answer; a firewall drops the packets, no host has the address, or that host is down",
         "unknown",
         "retest",
         "check that the address is that of rank 0 and that the host is up (ping), then allow TCP to this "

@@ -31,13 +31,13 @@ _TRIES = 2
 MOST_SUSPECTS = 20  # that are reported one by one
 _MEANINGS = {
     "refused": "a firewall there rejects it, or the listener is gone",
-    "filtered": "no answer; a firewall drops it, or there is no path to it",
+    "filtered": "no answer; a firewall drops the packets, or there is no route",
     "unreachable": "no host there has the address, or a router rejects it",
     "address": "this node's own address cannot be used",
     "denied": "this node's own firewall or policy forbids it",
     "reset": "the other side closed the connection",
     "hung-up": "the listener there closed the connection before it answered, because it had too many callers",
-    "silent": "connected, but no data arrived; the process there is stopped, or larger packets are lost",
+    "silent": "the connection opens, but no data arrives; the process there is stopped, or larger packets are lost",
     "wrong-peer": "another node answers, so two nodes have this address",
     "foreign": "another program answers",
     "stranger": "another run of ncclprobe answers",

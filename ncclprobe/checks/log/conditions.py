@@ -44,7 +44,7 @@ def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
     real = sorted({name for name, _, _ in using.values() if not _VIRTUAL.match(name)})
     for host, (name, address, event) in using.items() if real else ():
         if _VIRTUAL.match(name):
-            message = f"{host} uses {name} ({address}) while others use {real[0]}, which may not reach it"
+            message = f"{host} uses {name} ({address}) which may be unreachable from {real[0]} of the others"
             remedy = f"NCCL_SOCKET_IFNAME={real[0]} on every node"
             yield said(log, event, message, severity=Severity.WARN, remedy=remedy, **JOB)
     for event in log.having(_BARRIER):

@@ -250,7 +250,9 @@ def _how_ended(text: str) -> str:
         return "a process aborted on a C++ exception"
     if (signal := _terminal_signal(text)) is not None:
         return f"a launcher ended its ranks after {_BY_A_PERSON[signal][0]}"
-    return "a rank was ended by SIGTERM" if any(sign in text for sign in _OUTSIDE) else "a launcher saw a rank fail"
+    return (
+        "a rank was terminated by SIGTERM" if any(sign in text for sign in _OUTSIDE) else "a launcher saw a rank fail"
+    )
 
 
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")

@@ -269,7 +269,7 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
     good=lambda: [f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3."],
 )
 def wrong_gid(log: JobLog) -> Iterator[Finding]:
-    """The GID that a RoCE port uses does not lead to the peer.
+    """The peer cannot be reached from the GID that a RoCE port uses.
 
     Right: No queue pair was rejected because of its GID.
     Why: NCCL_IB_GID_INDEX selects an entry of the port's GID table: RoCE v1 or v2, IPv4 or IPv6, with or without a

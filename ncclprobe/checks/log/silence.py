@@ -381,7 +381,7 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
         silent = [_rank_of(answer, each) for each in statement.processes]
         yield fail(
             _subject(*silent),
-            f"did not answer NCCL's RAS: {', '.join(map(_process, silent[:8]))}",
+            f"no answer to NCCL's RAS from {', '.join(map(_process, silent[:8]))}",
             action="restart",
             confidence=_SURE,
             evidence=_seen(answer, statement),

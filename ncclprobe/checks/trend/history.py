@@ -67,9 +67,9 @@ def rate(history: History) -> Iterator[Finding]:
     applies=known,
 )
 def flapping(history: History) -> Iterator[Finding]:
-    """A fault on the node comes and goes.
+    """The node has an intermittent fault.
 
-    Right: No fault on the node comes and goes.
+    Right: The node has no intermittent fault.
     Why: each time the fault disappears, jobs return to the node, and the fault ends the next one.
     Fix: do not reset the part, but replace it: the cable and its module, the GPU, or the NIC.
     """
@@ -78,7 +78,7 @@ def flapping(history: History) -> Iterator[Finding]:
         if each.state == "flapping":
             yield _finding(each, blame=blames[each.subject], action="repair")
         elif (since := _value_before(history.course, each)) is not None:
-            yield note(each.subject, f"has existed since {when(since)} UTC", evidence=_STORE)
+            yield note(each.subject, f"was first reported at {when(since)} UTC", evidence=_STORE)
 
 
 def _value_before(course: NodeCourse, reason: Reason) -> float | None:

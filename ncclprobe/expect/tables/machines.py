@@ -444,7 +444,7 @@ def find(name: str) -> MachineType:
 
     folded = {file_name(known): known for known in table()}
     close = get_close_matches(file_name(name[:80]), folded, n=3, cutoff=0.5)
-    lists = "`ncclprobe expect --list` lists them; you can also describe your own, such as '8 x L40S'"
+    lists = "`ncclprobe expect --list` lists all types; you can also describe your own, such as '8 x L40S'"
     raise unknown(name, "machine type", folded, lists, [folded[word] for word in close])
 
 
