@@ -59,7 +59,7 @@ def waits(path: str) -> dict[str, Any]:
     if call in _LOCKS:
         file = link_or_empty(f"{path}/fd/{int(words[1], 16)}")
         own = path.rpartition("/")[2]
-        return {"call": call, "file": file, "holder": lock_holder(int(own), _locks()) or _only_user(own, file)}
+        return {"call": call, "file": file, **_keeper(own, file)}
     if call == "open":
         return {"call": call, "file": _path_at(path, int(words[_OPENED[os.uname().machine][words[0]]], 16))}
     if call == "nanosleep":
@@ -107,15 +107,30 @@ def lock_holder(pid: int, text: str) -> int:
     return int(next((each for each in holds if each.isdecimal()), 0))
 
 
-def _only_user(pid: str, file: str) -> int:
-    """Return the only other process that has a file open and waits for no lock, if /proc/locks is empty; 0: none."""
+def _keeper(pid: str, file: str) -> dict[str, Any]:
+    """Return who holds the lock that `pid` waits for. Without it in /proc/locks: the only other user of the file.
+
+    /proc/locks names the process that took the lock. A forked child inherits the file and keeps the lock after that
+    process has closed it: then that one is the taker, and the users of the file may hold the lock.
+    """
+    named = lock_holder(int(pid), _locks())
+    if named and file in _opened(f"/proc/{named}/fd"):
+        return {"holder": named}
+    users = _users(pid, file)
+    if named:
+        return {"taker": named, "users": users}
+    return {"holder": users[0] if len(users) == 1 else 0}
+
+
+def _users(pid: str, file: str) -> list[int]:
+    """Return the other processes that have a file open and wait for no lock."""
     found = []
     for other in os.listdir("/proc") if file.startswith("/") else ():  # noqa: PTH208
         if other.isdecimal() and other != pid and file in _opened(f"/proc/{other}/fd"):
             call = (text_or_empty(f"/proc/{other}/syscall").split() or [""])[0]
             if not call.isdecimal() or _SYSCALLS.get(os.uname().machine, {}).get(int(call)) not in _LOCKS:
                 found.append(int(other))
-    return found[0] if len(found) == 1 else 0
+    return found
 
 
 def _opened(folder: str) -> set[str]:

@@ -576,7 +576,13 @@ def test_of_real_processes_the_lock_s_holder_and_the_fifo_are_named(tmp_path: Pa
             try:
                 at = seen_in(child.pid, "flock")
                 assert (at["file"], at["holder"]) == (str(tmp_path / "lock"), os.getpid())
-                fcntl.flock(held, fcntl.LOCK_UN)
+                with subprocess.Popen([*command[:3], "input()"], stdin=-1, stdout=-1, pass_fds=[held.fileno()]) as heir:
+                    held.close()
+                    at = seen_in(child.pid, "flock")
+                    heir_pid = heir.pid
+                    heir.kill()
+                kept = at.get("holder", 0), at.get("taker", 0), at.get("users")
+                assert kept in ((0, os.getpid(), [heir_pid]), (heir_pid, 0, None))  # without /proc/locks: its only user
                 assert seen_in(child.pid, "open")["file"] == str(tmp_path / "in.fifo")
             finally:
                 child.kill()

@@ -12,7 +12,8 @@ class ProcessState(Struct, frozen=True):
     file descriptor. `wchan` is the kernel function in which it sleeps. Counters since its start: `cpu_s`, page
     `faults`, `moved_bytes` (read and written), `ran_s` (first thread on a CPU), `queued_s` (first thread runnable but
     waiting). `awaits` is the process whose exit it waits for (0: none, or any); `holder` holds the file lock that it
-    wants. `listens`: it waits for incoming connections. `stdin`: it waits for standard input.
+    wants. If `taker` took that lock and no longer has the file open, as far as known, `users` are the processes
+    that do. `listens`: it waits for incoming connections. `stdin`: it waits for standard input.
     """
 
     state: str
@@ -25,6 +26,8 @@ class ProcessState(Struct, frozen=True):
     pipes: tuple[str, ...] = ()
     awaits: int = 0
     holder: int = 0
+    taker: int = 0
+    users: tuple[int, ...] = ()
     queued_s: float = 0.0
     native: bool = False
     listens: bool = False

@@ -49,7 +49,7 @@ again whether something is there takes less."""
 _RECEIVED_BYTES_S = 4 << 10
 """What a program receives in a second on a socket of its own that is work: what RAS and heartbeats say is less."""
 _WITHOUT_MEMORY_S = 0.1
-_MOST_THREADS = 3
+_MOST_THREADS, _MOST_USERS = 3, 4
 _MUCH_SWAP = 64 << 20
 _LOOP_FAULTS, _ANSWER_FAULTS = 200, 20
 """A loop that computes nothing new touches no new memory in a second of a processor, and reads and writes nothing;
@@ -216,7 +216,7 @@ def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
         first = waits("program-end") if at_its_end(rank) else "is waiting for a thread"
         text = f"{first}{f', which {waits(found)}{of_peer(rank.stack)}' if found else ''}"
         return Doing(text, "program-end" if at_its_end(rank) else found or "thread-end")
-    if not found or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
+    if not found or at.state in ASLEEP or at.listens or at.holder or at.taker or at.file.startswith(_STORE):
         return _waits(at)
     return Doing(_words(rank.stack, found, f"{at.call} of {at.file}" if at.file else ""), found)
 
@@ -305,8 +305,8 @@ def _waits(at: ProcessState) -> Doing:
     text = waits(reason) if reason else "is waiting for input" if call in _FOR_INPUT else "is waiting"
     if call == "open":
         text, reason = (waits("fifo"), "fifo") if at.wchan == _FIFO else ("is opening a file", "")
-    if at.holder:
-        reason = "lock-held"
+    if at.holder or at.taker:
+        reason = "lock-held" if at.holder else "lock-inherited"
     for applies, found in (
         (at.stdin and call in (*READS, *_FOR_INPUT), "stdin"),
         (at.listens, "requests"),
@@ -380,7 +380,7 @@ def blocked_s(rank: RankView) -> float:
     if isinstance(at, Absent):
         return 0.0
     fifo, full = at.call == "open" and at.wchan == _FIFO, at.call in WRITES and at.file.startswith("pipe:")
-    return at.still_s or 0.0 if at.holder or fifo or full else 0.0
+    return at.still_s or 0.0 if at.holder or at.taker or fifo or full else 0.0
 
 
 def _frame(stack: Sequence[FlightFrame]) -> str:
@@ -526,6 +526,11 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
         return at
     stores = tuple(f":{each.launch.master_port}" for each in ranks if each.launch.master_port)
     numbers = {each.pid: each.rank for each in ranks if each.rank is not None}
+    names = {pid: f"rank {number}" for pid, number in numbers.items()}
+    for each, state in zip(ranks, look.processes, strict=False):
+        for child in getattr(state, "children", ()):
+            by = names.get(each.pid, f"process {each.pid}")
+            names.setdefault(child.pid, f"process {child.pid} ({child.name}), which {by} started")
     own = {each.local: numbers.get(each.pid) for each in _known(look.connections)}
     peers = {
         f"socket:[{each.inode}]": _name_peer(each, stores, own.get(each.peer)) for each in _known(look.connections)
@@ -533,12 +538,23 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
 
     def file(of: ProcessState) -> str:
         if of.holder:
-            by = f"rank {numbers[of.holder]}" if of.holder in numbers else f"process {of.holder}"
-            return f"{of.file}, which {by} holds"
+            return f"{of.file}, which {names.get(of.holder, f'process {of.holder}')} holds"
+        if of.taker:
+            return f"{of.file}{_describe_taker(of, names)}"
         return peers.get(of.file, of.file)
 
     children = tuple(replace(child, file=file(child)) for child in at.children)
     return replace(at, file=file(at), children=children)
+
+
+def _describe_taker(of: ProcessState, names: Mapping[int, str]) -> str:
+    """Return who took a file lock and who may have inherited it; ranks and their children go by `names`."""
+    users = [names.get(pid, f"process {pid}") for pid in of.users[:_MOST_USERS]]
+    taken = f"; process {of.taker} took the lock"
+    if not users:
+        return f"{taken}, but may not have the file open now"
+    kept = "a process that inherited it keeps the lock"
+    return f"{taken} and no longer has the file open: {kept}; the file is open in {', '.join(users)}"
 
 
 def _name_peer(at: Connection, stores: tuple[str, ...], rank: int | None) -> str:
