@@ -41,7 +41,7 @@ def said(text: str | bytes) -> RasStatus:
 def test_a_dead_process_with_its_rank_which_2_24_tells_elsewhere() -> None:
     (found,) = list(checks.ras_dead_process.run(said(DEAD_24)))
     assert found.subject == "rank 5"
-    assert found.message.startswith("rank 5, process 411 on 10.0.0.2, GPU 1 ")
+    assert found.message.startswith("process 411 on 10.0.0.2, GPU 1 ")
     assert (found.evidence[0].source, found.evidence[0].line) == ("ras", 22)
     assert found.occurrence is not None
     assert (found.occurrence.ranks, found.occurrence.hosts) == ((5,), ("10.0.0.2",))

@@ -1,6 +1,6 @@
 """Ranks that say nothing while the others complain, by the logs and by NCCL's RAS."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
@@ -352,7 +352,7 @@ def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
             known = _rank_of(answer, process)
             yield fail(
                 _subject(known),
-                f"{_process(known)} no longer answers, and NCCL's RAS considers it dead",
+                f"{_processes([known])} no longer answers, and NCCL's RAS considers it dead",
                 blame="unknown",
                 action="restart",
                 confidence=_SURE,
@@ -381,7 +381,7 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
         silent = [_rank_of(answer, each) for each in statement.processes]
         yield fail(
             _subject(*silent),
-            f"no answer to NCCL's RAS from {', '.join(map(_process, silent[:8]))}",
+            f"no answer to NCCL's RAS from {_processes(silent)}",
             action="restart",
             confidence=_SURE,
             evidence=_seen(answer, statement),
@@ -440,8 +440,8 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
         processes = [each for rank in ranks for each in behind[rank].processes if each.rank == rank]
         yield fail(
             fold_ranks(ranks),
-            f"launched only {first.value} operations{f' {first.operation}' if first.operation else ''} of communicator "
-            f"{first.comm}, fewer than the others: {', '.join(map(_process, processes[:8]))}",
+            f"launched only {first.value}{f' {first.operation}' if first.operation else ''} operations on communicator "
+            f"{first.comm}, fewer than the others: {_processes(processes)}",
             **JOB,
             confidence=_SURE,
             evidence=_seen(answer, first),
@@ -530,9 +530,16 @@ def _gone(answer: RasAnswer) -> Iterator[tuple[RasAnswer, RasStatement]]:
         yield from _statements(RasStatus((answer,)), kind)
 
 
-def _process(process: RasProcess) -> str:
-    rank = "" if process.rank is None else f"rank {process.rank}, "
-    return f"{rank}process {process.pid} on {process.host}, GPU {process.gpu}" if process.host else "a process"
+def _processes(processes: Sequence[RasProcess]) -> str:
+    """Return what RAS knows of these, each with its rank if a finding's subject does not name just that one."""
+    several = len({each.rank for each in processes}) > 1
+    return ", ".join(
+        f"{f'rank {each.rank}, ' if several and each.rank is not None else ''}"
+        f"process {each.pid} on {each.host}, GPU {each.gpu}"
+        if each.host
+        else "a process"
+        for each in processes[:8]
+    )
 
 
 def _subject(*processes: RasProcess) -> str:
