@@ -55,6 +55,20 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+_OF_SEVERAL = {
+    "keeps a CPU busy but reads and writes": "keep a CPU busy but read and write",
+    "no longer has": "no longer have",
+    **{"has": "have", "is": "are", "was": "were", "tries": "try", "waits": "wait"},
+}
+"""The verbs at the beginning of what one rank does, and of what several do."""
+
+
+def agreeing(text: str, number: int) -> str:
+    """Return what ranks do, whose verb begins the text of one, for so many: ``is idle``, ``are idle``."""
+    found = next((each for each in _OF_SEVERAL if f"{text} ".startswith(f"{each} ")), "") if number != 1 else ""
+    return f"{_OF_SEVERAL[found]}{text[len(found) :]}" if found else text
+
+
 def certain(share: float) -> str:
     """Format a confidence from 0 to 1: ``confidence 99.2 %``; no measurement reaches 100 %."""
     return "confidence > 99.9 %" if share >= 0.9995 else f"confidence {100 * share:.1f} %"

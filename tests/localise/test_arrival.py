@@ -120,6 +120,7 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
     stranger = Connection(100, "10.0.0.5:29500", "10.0.0.9:777")
     rows: list[tuple[JobState, str, str]] = [
         (init(alone, 2, (ASKS,), server), "STUCK", f"{COME_ALONE} 41 s ago; {NO_PROCESS}"),
+        (init({0: replace(SLEEPS, age_s=45.0)}, 2, (ASKS,), server), "STUCK", f"{COME_ALONE}; {NO_PROCESS}"),
         (init(both, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it is waiting for input (poll)"),
         (init({0: SLEEPS, 1: PYTHON_SLEEPS}, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it is sleeping"),
         (init(both, 3, (ASKS, COME), server), "STUCK", "ranks 0-1 of 3 have arrived"),

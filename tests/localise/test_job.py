@@ -282,7 +282,7 @@ def test_ranks_of_a_node_that_was_not_looked_at_are_not_judged() -> None:
     texts = dict.fromkeys(range(2), "all_reduce@970 all_reduce*@971")
     found = looked(states, recorded(texts, world=4, backend="gloo"), world=4)
     assert (found.answer.word, classes(found)) == ("CANNOT TELL", {"cannot tell": (2, 3), "waiting": (0, 1)})
-    assert found.classes[0].doing == "was not examined: attach on its node too"
+    assert found.classes[0].doing == "were not examined: attach on its node too"
 
 
 def test_without_records_and_stacks_a_stopped_rank_is_named_and_no_other() -> None:

@@ -5,6 +5,7 @@ from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobState
+from ncclprobe.model.units import agreeing
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, some
 from tests.localise.test_job import (
@@ -83,6 +84,20 @@ def test_a_worker_that_waits_for_a_lock_or_at_a_pipe_of_its_own_is_named(
     polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
     (outside, _) = waits_for_2(polls, later(polls)).classes
     assert ("its process 60" in outside.doing) is named
+
+
+@each_row(
+    ("text", "several"),
+    [
+        ("is at work", "are at work"),
+        ("waits for rank 1", "wait for rank 1"),
+        ("no longer has a process", "no longer have a process"),
+        ("keeps a CPU busy but reads and writes nothing", "keep a CPU busy but read and write nothing"),
+        ("hash", "hash"),
+    ],
+)
+def test_the_verb_follows_the_number_of_ranks(text: str, several: str) -> None:
+    assert (agreeing(text, 1), agreeing(text, 3), agreeing(several, 3)) == (text, several, several)
 
 
 def test_a_worker_that_sleeps_and_ran_between_the_looks_may_go_on() -> None:

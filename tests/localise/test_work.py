@@ -151,11 +151,11 @@ def test_only_ranks_that_were_looked_at_are_blamed_and_only_for_a_call_that_is_o
     ended = recorded({0: "all_reduce@960 all_reduce@970"}, world=4, backend="gloo")
     found = job(records=ended, states={0: IDLE, 1: gone})
     assert found.answer.message.startswith(
-        "1 of 3 ranks have been waiting for 31 s after all_reduce #2 (group 0 (default_pg)), which has ended"
+        "1 of 3 ranks has been waiting for 31 s after all_reduce #2 (group 0 (default_pg)), which has ended"
     )
     assert found.answer.message.endswith("for rank 1 on n1")
     still = recorded({0: "all_reduce@960 all_reduce*@970"}, world=4, backend="gloo")
-    assert "have been waiting for 31 s in all_reduce #2" in job(records=still, states={0: IDLE, 1: gone}).answer.message
+    assert "has been waiting for 31 s in all_reduce #2" in job(records=still, states={0: IDLE, 1: gone}).answer.message
 
 
 def test_a_loop_is_told_from_work_by_new_memory_for_its_processor_time() -> None:

@@ -59,7 +59,7 @@ from ncclprobe.logs.job.reasons import OTHER_GROUPS, POLLS, Doing, of_call, of_s
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.units import size
+from ncclprobe.model.units import agreeing, size
 from ncclprobe.model.values import grouped
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 180.0}
@@ -342,7 +342,8 @@ def merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
             for name in ("ranks", "nodes", "processes", "evidence")
         )
         others = len({each.doing for each in group}) > 1 and len(ranks) - len(group[0].ranks)
-        text = f"{group[0].doing}; {others} more alike" if others else group[0].doing
+        first = agreeing(group[0].doing, len(ranks) or len(processes))
+        text = f"{first}; {others} more alike" if others else first
         yield RankClass(group[0].name, ranks, nodes, processes, text, read[:_MOST_EVIDENCE], group[0].reason)
 
 
@@ -425,9 +426,10 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
         return f"{looked}, and none is waiting for a rank that makes no progress{next(found, '')}"
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
-        return f"{looked}: {' '.join(each for each in (_subject(held), held[0].doing) if each)}"
+        number = sum(len(each.ranks or each.processes) for each in held)
+        return f"{looked}: {' '.join(filter(None, (_subject(held), agreeing(held[0].doing, number or 1))))}"
     if len(rows) == 1 and len(rows[0].ranks) > 1 and len(rows[0].ranks) == job.world:
-        return f"each of the {job.world} ranks {rows[0].doing}; it is unknown whether this ends"
+        return f"all {job.world} ranks {rows[0].doing}; it is unknown whether this ends"
     return f"{looked}, and it is unknown which rank is waiting for which"
 
 
@@ -450,7 +452,7 @@ def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> s
     nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)
     waiting = len({*call.waiting} - {*held})
     on = f" on {', '.join(nodes)}" if nodes else ""
-    waits = f"have been waiting{since}" if since else "are waiting"
+    waits = agreeing(f"has been waiting{since}" if since else "is waiting", waiting)
     return f"{waiting} of {job.world} ranks {waits} {call.place} for {named(held)}{on}"
 
 

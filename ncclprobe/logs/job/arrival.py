@@ -19,12 +19,12 @@ from ncclprobe.model import bounds
 from ncclprobe.model.causes import ClassName, RankClass
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import agreeing
 from ncclprobe.model.values import Struct, grouped
 
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
 """Ranks that have not joined are called stuck after so long: of this node, and of others."""
 _NOBODY = "nobody listens there"
-_OF_SEVERAL = {"has": "have", "tries": "try", "was": "were", "is": "are"}
 _UNNUMBERED = -1
 """A rank that has not joined, of a job whose environment does not say how many it has."""
 _FILE, _POLLS_HZ = "their store, a file", 20
@@ -37,7 +37,8 @@ class Arrival(Struct, frozen=True):
     """Ranks in init: those that joined the store `where`, and for each other rank its class and its activity.
 
     `connecting` are those that try to connect. `waited_s`: how long the first of those that joined has waited, or
-    has tried to join. `world` is 0 if the environment does not give the number of ranks.
+    has tried to join; `since_s` is the same if it is known, else 0. `world` is 0 if the environment
+    does not give the number of ranks.
     """
 
     where: str
@@ -46,30 +47,22 @@ class Arrival(Struct, frozen=True):
     connecting: tuple[int, ...]
     world: int
     waited_s: float
+    since_s: float
     evidence: Mapping[int, tuple[Evidence, ...]]
 
     @property
     def message(self) -> str:
         """Return which ranks joined and which did not, in one line."""
-        since = f" {self.waited_s:.0f} s ago" if self.waited_s >= 1 else ""
+        since = f" {self.since_s:.0f} s ago" if self.since_s >= 1 else ""
         for_s = since.replace(" ago", "").replace(" ", " for ", 1)
         of = f" of {self.world}" if self.world else ""
-        here = f"{named(self.arrived)}{of} {_verb(self.arrived)} arrived at {self.where}{since}"
+        here = f"{named(self.arrived)}{of} {agreeing('has', len(self.arrived))} arrived at {self.where}{since}"
         by_text = grouped((found.text, number) for number, (_, found) in self.others.items())
         rest = [
-            f"{'another rank' if _UNNUMBERED in ranks else named(ranks)} {_plural(text, ranks)}"
+            f"{'another rank' if _UNNUMBERED in ranks else named(ranks)} {agreeing(text, len(ranks))}"
             for text, ranks in by_text.items()
         ]
         return f"in init{for_s if not self.arrived else ''}: {'; '.join([here] * bool(self.arrived) + rest)}"
-
-
-def _verb(ranks: Sequence[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
-
-
-def _plural(text: str, ranks: Sequence[int]) -> str:
-    verb, _, rest = text.partition(" ")
-    return f"{_OF_SEVERAL[verb]} {rest}" if len(ranks) > 1 and verb in _OF_SEVERAL else text
 
 
 class _Caller(Struct, frozen=True):
@@ -123,12 +116,23 @@ class _Caller(Struct, frozen=True):
         return not self.connected and not self.polls and (self.sleeps or calls)
 
     @property
-    def waited_s(self) -> float:
-        """Return for how long it has waited at the store, or has tried to connect."""
+    def _counted_s(self) -> float:
+        """Return for how long it has asked at its present rate; too long if the node is busier than before."""
         if self.asks:
             return sum(each.acknowledged_bytes for each in self.after) / self.sent_bytes_s
-        if self.polls:
-            return self.second.switches / self.wakes_hz
+        return self.second.switches / self.wakes_hz if self.polls else 0.0
+
+    @property
+    def since_s(self) -> float:
+        """Return the same as `waited_s`; 0 if its count of questions gives more than the process can have waited."""
+        possible = self.second.age_s is None or self._counted_s <= _age_idle_s(self.rank)
+        return self.waited_s if possible else 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Return for how long it has waited at the store, or has tried to connect."""
+        if self.asks or self.polls:
+            return min(self._counted_s, self.second.age_s or self._counted_s)
         if self.tries:
             return _age_idle_s(self.rank)
         return self.second.still_s or 0.0 if self.connected else 0.0
@@ -160,7 +164,9 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
         others = {_UNNUMBERED: ("not arrived", Doing(text))}
     if not others:
         return None
-    waited_s = max(callers[number].waited_s for number in arrived or tries)
+    waited_s, since_s = (
+        max(getattr(callers[number], name) for number in arrived or tries) for name in ("waited_s", "since_s")
+    )
     near = store.master.here and (
         str(store.master.resolved).startswith(LOOPBACK) or all(number in job.ranks for number in others)
     )
@@ -173,7 +179,7 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
         others = {number: (early if name == "not arrived" else name, known) for number, (name, known) in others.items()}
     read = {number: tuple(_evidence(callers[number])) for number in callers}
     where = _FILE if arrived == polls else str(store.master)
-    return Arrival(where, arrived, others, tries, world, waited_s, read)
+    return Arrival(where, arrived, others, tries, world, waited_s, since_s, read)
 
 
 def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival | None:
@@ -200,7 +206,7 @@ def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival 
         for number in apart
     }
     others |= dict.fromkeys(by_world[usual], ("waiting", Doing(f"is waiting for {usual} ranks")))
-    return Arrival("", (), others, (), usual, waited_s, {})
+    return Arrival("", (), others, (), usual, waited_s, waited_s, {})
 
 
 def arrival_of_unnumbered(job: LookedAt) -> Arrival | None:
@@ -224,7 +230,7 @@ def arrival_of_unnumbered(job: LookedAt) -> Arrival | None:
         found = doing(rank, what)
         others[number] = name, Doing(f"has not joined: it {found.text}", found.reason)
     others |= dict.fromkeys(tries, ("waiting", Doing("is trying to reach a store that nobody serves")))
-    return Arrival("", (), others, tries, 0, waited_s, {})
+    return Arrival("", (), others, tries, 0, waited_s, waited_s, {})
 
 
 def _sleeps_natively(rank: RankView) -> bool:
