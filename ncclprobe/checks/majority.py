@@ -24,8 +24,9 @@ def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
 
 
 def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
-    """Name the nodes that differ: ``1 of 64 differs (n3: 7 GPUs; the others: 8 GPUs)``; otherwise say that there is no
-    majority.
+    """Name the nodes that differ: ``1 of 64 nodes differs (n3: 7 GPUs; the others: 8 GPUs)``.
+
+    If no value has the majority, say so.
     """
     groups = list(ballot.groups.items())
     total = sum(len(nodes) for _, nodes in groups)
@@ -37,7 +38,8 @@ def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
     if not clear:
         return f"no majority among {total} nodes ({'; '.join(parts)})"
     count = len(ballot.outliers)
-    return f"{count} of {total} differ{'s' if count == 1 else ''} ({'; '.join(parts)}; the others: {say(groups[0][0])})"
+    differ = "differs" if count == 1 else "differ"
+    return f"{count} of {total} nodes {differ} ({'; '.join(parts)}; the others: {say(groups[0][0])})"
 
 
 def differing(

@@ -142,7 +142,7 @@ def test_a_world_size_that_one_node_has_otherwise_names_that_node() -> None:
     launches = Every({**four(0, 1, 2).by_node, **four(3, world_size=24).by_node})
     (finding,) = meeting.world_agree.run(launches)
     assert finding.nodes == ("gpu04",)
-    assert "1 of 4 differs (gpu04: 24" in finding.message
+    assert "1 of 4 nodes differs (gpu04: 24" in finding.message
 
 
 def test_nodes_with_other_numbers_of_gpus_that_guess_the_number_of_nodes_do_not_disagree() -> None:

@@ -30,7 +30,7 @@ def test_the_outermost_level_in_which_nodes_differ_is_said_once() -> None:
     east, west = at(region="r", zone="a", group="g"), at(region="r", zone="b", group="h")
     (one,) = found(east, east, west)
     assert (one.severity, one.subject, one.nodes) == (Severity.WARN, "n2", ("n2",))
-    assert one.message == "not in one zone: 1 of 3 differs (n2: b; the others: a)"
+    assert one.message == "not in one zone: 1 of 3 nodes differs (n2: b; the others: a)"
     assert "told by zone" in one.seen
     (two,) = found(east, west)
     assert two.nodes == ("n0", "n1")  # no majority: neither is named before the other

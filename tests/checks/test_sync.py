@@ -126,7 +126,7 @@ def test_one_of_eight_that_differs_is_named(name: str, says: str, plant: Plant, 
     found = judged(fleet("hgx-h100", 8, plant, 1))
     worst = [f for f in found[name].findings if f.severity is severity]
     assert {f.nodes for f in worst} == {("n7",)}
-    assert all(re.search(r"1 of 8 differs(:| \()", f.message) and "n7" in f.message for f in worst)
+    assert all(re.search(r"1 of 8 nodes differs(:| \()", f.message) and "n7" in f.message for f in worst)
     assert any(says in f.message for f in worst)
 
 

@@ -384,7 +384,7 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
         if off:
             words = [f"{node} is {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
             differ = "differs" if len(off) == 1 else "differ"
-            message = f"{len(off)} of {len(ahead)} {differ}: {first_of(words, _MOST_TOLD)}"
+            message = f"{len(off)} of {len(ahead)} nodes {differ}: {first_of(words, _MOST_TOLD)}"
             yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
     else:
         spread = max(ahead.values()) - min(ahead.values())

@@ -257,7 +257,7 @@ def test_what_a_measurement_says_of_the_run_is_not_said_of_the_first_node() -> N
 
 
 def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
-    differs = fail("NCCL_BUFFSIZE", "1 of 4 differs", nodes=("n2",))
+    differs = fail("NCCL_BUFFSIZE", "1 of 4 nodes differs", nodes=("n2",))
     compared = Verdict("sync.env", None, Status.FAIL, "Settings differ", findings=(differs,))
     blind = Verdict("ib.perm", "n1", Status.UNKNOWN, "t", "no access", required=True)
     nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(4))
