@@ -100,7 +100,7 @@ def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
     [
         (dump({("read", "/a"): "one"}, "n1"), ""),
         ('{"capture": 1}\n{"like": "/etc/passwd"}\n', "garbled: the capture of n1:2: unknown row"),
-        ("", "garbled: the capture of n1 is empty"),
+        ("", "garbled: the capture of n1: the file is empty"),
         ("[" * 10_000, "garbled: the capture of n1 is not a capture"),
     ],
 )
