@@ -92,7 +92,7 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
             yield from wrap(_LEAD, f"{who(first_cause.ranks, first_cause.nodes)}: {first_cause.message}", width)
         if first_cause.remedy:
             yield from wrap(f"{_LEAD}what to do: ", first_cause.remedy, width)
-        fault = f"{blamed(first_cause)} " if first_cause.blame != "unknown" else ""
+        fault = f"{blamed(first_cause)} " if first_cause.blame != "unknown" and not first_cause.remedy else ""
         yield from wrap(_LEAD, f"{fault}[{first_cause.code}] {page(first_cause.id)}", width)
     yield ""
     wide = max((len(each.name) for each in report.classes), default=0)

@@ -14,6 +14,7 @@ from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
 from ncclprobe.host import polls, py_spy
 from ncclprobe.logs.job import activity, reasons
 from ncclprobe.logs.job.activity import RankView
+from ncclprobe.model.causes import RankClass
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, some
@@ -180,6 +181,45 @@ def test_of_the_workers_of_a_pool_the_one_in_the_program_is_named() -> None:
     states, stacks = states | {1: (gets, later(gets, still_s=40.0))}, stacks | {1: (of_queue,) * 2}
     found = looked(states, stacks=stacks, of_children=dict.fromkeys((60, 61), tokenize)).classes[0]
     assert ("process 60" in found.doing, "process 61" in found.doing) == (False, True)
+
+
+def test_a_debugger_that_waits_for_a_connection_is_stuck_and_a_server_is_not() -> None:
+    accepts = replace(IDLE, call="accept", file="a socket that listens at 127.0.0.1:57291", listens=True)
+    rows = [
+        ("SocketPdb.__init__", accepts, "a debugger that waits for a connection (accept of a socket that listens at"),
+        ("wait_for_debugger", replace(accepts, listens=False, file=""), "a debugger that waits for a connection (acc"),
+        ("PDBDataset.serve", accepts, ""),
+        ("Server.accept", accepts, ""),
+    ]
+    for name, state, words in some(rows):
+        found = stuck_in(("accept", f"{PYTHON}/socket.py"), state=state, own=replace(OWN, name=name))
+        assert (found.answer.word, words in found.classes[0].doing) == ("STUCK" if words else "CANNOT TELL", True)
+
+
+def test_advice_names_the_process_that_it_is_about() -> None:
+    child = "is waiting for a program that it has started; its process 60 (sh) is opening a FIFO"
+    rows = [
+        (("n1:7",), "is waiting for the end of a thread", "thread-end", "`py-spy dump --pid 7`"),
+        (("n1:7",), child, "program", "`pstree -ap 60`"),
+        (("n1:7",), "is waiting for a program that it has started", "program", "`pstree -ap 7`"),
+        (("n1:7", "n1:8"), "are stopped by a signal", "stopped", "`kill -CONT 7 8`"),
+        (("n1:7",), "is waiting; its process 60 (sh) is stopped by a signal", "stopped", "`kill -CONT 60`"),
+        (("n1:7", "n2:7"), "are stopped by a signal", "stopped", "`kill -CONT PID`"),
+        (("n1:7",), "rank 2 in all_gather", "lone-call", "Only rank 2 makes the call"),
+    ]
+    for processes, doing, kind, words in some(rows):
+        nodes = tuple(dict.fromkeys(each[:2] for each in processes))
+        assert words in reasons.advice(RankClass("stuck outside", (2,), nodes, processes, doing, (), kind))[1]
+
+
+def test_one_rank_in_a_call_of_its_own_beside_backward_is_told_that_it_alone_makes_it() -> None:
+    backward = (FlightFrame("_engine_run_backward", f"{PACKAGES}/torch/autograd/graph.py", 9), replace(OWN, line=51))
+    gathers = in_call("all_gather_object", {})
+    rows = [((0,), "lone-call"), ((0, 1), "in-backward")]
+    for odd, reason in some(rows):
+        stacks = {rank: (gathers if rank in odd else backward,) * 2 for rank in range(5)}
+        found = looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks)
+        assert (classes(found)["desync"], found.classes[0].reason) == (odd, reason)
 
 
 def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:

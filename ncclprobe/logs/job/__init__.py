@@ -55,7 +55,7 @@ from ncclprobe.logs.job.calls import (
     stalled,
 )
 from ncclprobe.logs.job.gpus import gpus_of
-from ncclprobe.logs.job.reasons import OTHER_GROUPS, POLLS, Doing, of_call, of_stack
+from ncclprobe.logs.job.reasons import OTHER_GROUPS, POLLS, Doing, of_call, of_debugger, of_stack
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
@@ -210,7 +210,8 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
     if own and function(own) not in (function(call.where), WAIT):
         reason = of_call(function(own)) if function(own) in OF_MODEL else ""
         return "desync", Doing(f"is waiting in {own}{of_peer(rank.stack)}, which others have not called", reason)
-    if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
+    serves = isinstance(rank.second, LiveRank) and rank.second.listens and not of_debugger(rank.stack)
+    if what == "idle" and serves and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
     works = any(job.activities.get(other) == "busy" for other in call.missing)

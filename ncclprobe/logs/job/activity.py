@@ -29,6 +29,7 @@ from ncclprobe.logs.job.reasons import (
     OF_PROCESSES,
     POLLS,
     Doing,
+    of_debugger,
     of_stack,
     signalled,
     waits,
@@ -216,6 +217,8 @@ def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
         first = waits("program-end") if at_its_end(rank) else "is waiting for a thread"
         text = f"{first}{f', which {waits(found)}{of_peer(rank.stack)}' if found else ''}"
         return Doing(text, "program-end" if at_its_end(rank) else found or "thread-end")
+    if (at.listens or at.call == "accept") and (debugger := of_debugger(rank.stack)):
+        return Doing(_words(rank.stack, debugger, f"{at.call} of {at.file}" if at.file else at.call), debugger)
     if not found or at.state in ASLEEP or at.listens or at.holder or at.taker or at.file.startswith(_STORE):
         return _waits(at)
     return Doing(_words(rank.stack, found, f"{at.call} of {at.file}" if at.file else ""), found)

@@ -267,7 +267,8 @@ def _parted(job: LookedAt, found: Parted) -> Stalled:
     if found.tied:  # none is the odd one
         made = replace(made, waiting=(), missing=tuple(sorted((*found.usual_ranks, *found.other_ranks))))
     inside = {function(call_of(job.ranks[rank])) for rank in (*made.waiting, *made.missing) if rank in job.ranks}
-    reason = "collectives-of-threads" if threads else next((of_call(each) for each in OF_MODEL if each in inside), "")
+    why = _of_lone(job, made.missing, made.waiting) or _of_different(inside & {*OF_MODEL})
+    reason = "collectives-of-threads" if threads else why
     return replace(made, apart=apart, reason=reason, evidence=(_seen(first), _seen(usual)))
 
 
@@ -368,7 +369,8 @@ def _with_all_inside(
         tied = function(made.where) not in _ONE_SIDED and len({len(each) for each in ranks.values()}) == 1
         missing = tuple(sorted(inside if tied else inside.keys() - {*made.waiting}))
         threads = in_threads(job, inside)
-        reason = "collectives-of-threads" if threads else _of_different({function(call) for call in ranks})
+        usual = _of_lone(job, missing, made.waiting) or _of_different({function(call) for call in ranks})
+        reason = "collectives-of-threads" if threads else usual
         apart = f"ranks are waiting in different calls: {texts}{threads}"
         yield replace(made, waiting=() if tied else made.waiting, missing=missing, apart=apart, reason=reason)
     elif function(made.where) in _ONE_SIDED:
@@ -383,6 +385,13 @@ def _describe_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
     if function(call) not in (*_P2P, WAIT):
         return f"{named(ranks)} in {call}"
     return "; ".join(f"rank {each} in {call}{of_peer(job.ranks[each].stack)}" for each in ranks)
+
+
+def _of_lone(job: LookedAt, odd: Sequence[int], others: Sequence[int]) -> str:
+    """Return that one rank makes a call of its own while all others are in backward; empty: it is not so."""
+    own, *rest = [function(call_of(job.ranks[rank])) for rank in (*odd, *others) if rank in job.ranks] or [""]
+    lone = len(odd) == 1 and len(rest) == len(others) and own and own not in OF_MODEL
+    return "lone-call" if lone and {*rest} == {"backward"} else ""
 
 
 def _of_different(functions: Collection[str]) -> str:

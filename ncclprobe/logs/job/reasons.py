@@ -4,6 +4,7 @@
 its process, or by the calls of all ranks. The kind goes with the rank into the report, and :func:`advice` goes by it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from ncclprobe.model.findings import Blame
 from ncclprobe.model.values import Struct
 
 _TABLE = Path(__file__).with_name("reasons.tsv")
+_OF_CHILD, _STOPPED = re.compile(r"its process ([0-9]{1,9}) "), ("is stopped", "are stopped")
 _LOOK = "Look at the named line of the program; `py-spy dump --pid PID` shows all of its threads."
 
 
@@ -113,6 +115,20 @@ def of_stack(stack: Sequence[FlightFrame]) -> str:
     return values.get("asks", "") or ("awaited-operation" if values.get("work") else "")
 
 
+_DEBUGS = ("pdb", "debugger", "set_trace", "post_mortem")
+"""How parts of a function's name end that starts a debugger, such as ``SocketPdb.__init__``."""
+
+
+def of_debugger(stack: Sequence[FlightFrame]) -> str:
+    """Return the reason if a process that waits for a connection is in a debugger, by its program's innermost frame and
+    those inside it; empty: it is not, as far as known.
+    """
+    found, own = of_stack(stack), caller(stack)
+    inner = stack[: [*stack].index(own) + 1] if own else ()
+    named = any(part.lower().endswith(_DEBUGS) for frame in inner for part in frame.name.split("."))
+    return found if found == "debugpy" else "debugger-port" if named or found == "debugger" else ""
+
+
 def signalled(stack: Sequence[FlightFrame]) -> str:
     """Return that a rank is in the handler of a signal; empty: it is not, as far as known."""
     return "signal-handler" if any("signal" in getattr(frame, "values", {}) for frame in stack) else ""
@@ -122,7 +138,25 @@ def advice(row: RankClass) -> tuple[Blame, str]:
     """Return who is at fault by what was seen of ranks, and what to do about just that; empty: what usually helps."""
     found = reasons().get(row.reason)
     if found is not None:
-        return found.blame, found.advice
+        return found.blame, _of_these(found.advice, row, found.waits)
     if row.name == "desync":
         return "job", ""
-    return "job", _LOOK if row.processes and row.name in ("stuck outside", "not arrived") else ""
+    return "job", _of_these(_LOOK, row) if row.processes and row.name in ("stuck outside", "not arrived") else ""
+
+
+def _of_these(text: str, row: RankClass, waits: str = "") -> str:
+    """Return an advice with the process that it is about in place of ``PID``: the rank's, or a child in the row's text.
+
+    Of several ranks it is the first, unless they are on several nodes; `kill -CONT` gets all. `waits` is the text
+    of the reason.
+    """
+    text = text.replace("ONE_RANK", f"rank {row.ranks[0]}" if row.ranks else "one rank")
+    pids = [process.rpartition(":")[2] for process in row.processes]
+    children = [*_OF_CHILD.finditer(row.doing)]
+    of_child = waits and children and row.doing.find(waits) > children[0].start()
+    if children and (of_child or "pstree" in text or (row.reason in HALTED and not row.doing.startswith(_STOPPED))):
+        pids = [children[0].group(1)]
+    if not pids or len(row.nodes) > 1:
+        return text
+    text = text.replace("-CONT PID", f"-CONT {' '.join(pids)}").replace("-p PID", f"-p {','.join(pids)}")
+    return text.replace("PID", pids[0])
