@@ -107,8 +107,8 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
 
 
 def _contains(headline: str, text: str) -> bool:
-    """Return whether a headline contains all words of a text about ranks."""
-    return {*text.replace(":", " ").split()} <= {*headline.replace(":", " ").split()}
+    """Return whether a headline contains all words of a text about ranks; its verb may be in another tense."""
+    return {*text.replace(":", " ").split()} - {"is", "are"} <= {*headline.replace(":", " ").split()}
 
 
 def _standing_cause(report: Report) -> Cause | None:

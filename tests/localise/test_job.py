@@ -466,9 +466,9 @@ def test_who_holds_a_lock_and_which_fifo_is_opened_are_named() -> None:
         (replace(lock, holder=4711), "(flock of /data/lock, which process 4711 holds)"),
         (replace(lock, holder=0), "(flock of /data/lock)"),
         (replace(left, users=(4711, 102)),
-         "(flock of /data/lock; process 100 took the lock and no longer has the file open: a process that inherited it "
+         "(flock of /data/lock; rank 0 took the lock and no longer has the file open: a process that inherited it "
          "keeps the lock; the file is open in process 4711, rank 2)"),
-        (left, "(flock of /data/lock; process 100 took the lock, but may not have the file open now)"),
+        (left, "(flock of /data/lock; rank 0 took the lock, but may not have the file open now)"),
         (fifo, "is opening a FIFO whose other end nobody opens (open of /data/in.fifo)"),
         (replace(fifo, wchan="nfs_open"), "is opening a file (open of /data/in.fifo)"),
     ]  # fmt: skip

@@ -553,7 +553,7 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
 def _describe_taker(of: ProcessState, names: Mapping[int, str]) -> str:
     """Return who took a file lock and who may have inherited it; ranks and their children go by `names`."""
     users = [names.get(pid, f"process {pid}") for pid in of.users[:_MOST_USERS]]
-    taken = f"; process {of.taker} took the lock"
+    taken = f"; {names.get(of.taker, f'process {of.taker}')} took the lock"
     if not users:
         return f"{taken}, but may not have the file open now"
     kept = "a process that inherited it keeps the lock"
