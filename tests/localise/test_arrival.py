@@ -141,6 +141,8 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
         (init({1: SLEEPS}, 2, master=replace(AWAY, source=Absent("")), ), "STUCK", "this node has no route to it"),
         (init({1: SLEEPS}, 2, master=replace(AWAY, resolved=Absent(""))), "STUCK", "10.0.0.5 cannot be resolved"),
     ]  # fmt: skip
+    unknown = next(found for found, _, words in rows if " another" in words and not found.classes[0].ranks)
+    assert unknown.classes[0].doing.startswith("has not connected")
     wrong = [
         (found.answer.word, found.answer.message, words)
         for found, word, words in rows

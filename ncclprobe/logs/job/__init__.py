@@ -343,7 +343,7 @@ def merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
             for name in ("ranks", "nodes", "processes", "evidence")
         )
         others = len({each.doing for each in group}) > 1 and len(ranks) - len(group[0].ranks)
-        first = agreeing(group[0].doing, len(ranks) or len(processes))
+        first = agreeing(group[0].doing, len(ranks) or len(processes) or 1)
         text = f"{first}; {others} more alike" if others else first
         yield RankClass(group[0].name, ranks, nodes, processes, text, read[:_MOST_EVIDENCE], group[0].reason)
 
