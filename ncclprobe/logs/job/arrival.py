@@ -170,16 +170,20 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     near = store.master.here and (
         str(store.master.resolved).startswith(LOOPBACK) or all(number in job.ranks for number in others)
     )
-    if any(job.activities.get(number) == "busy" for number in others):
-        for number, (name, known) in others.items():
-            if name == "not arrived" and number in job.ranks and may_wait_for_work(job.ranks[number]):
-                others[number] = "slow, not stuck", known
-    if waited_s < (_HERE_LEAST_S if near else _ELSEWHERE_LEAST_S):
-        early: ClassName = "slow, not stuck"
-        others = {number: (early if name == "not arrived" else name, known) for number, (name, known) in others.items()}
+    others = dict(_may_still_come(job, others, early=waited_s < (_HERE_LEAST_S if near else _ELSEWHERE_LEAST_S)))
     read = {number: tuple(_evidence(callers[number])) for number in callers}
     where = _FILE if arrived == polls else str(store.master)
     return Arrival(where, arrived, others, tries, world, waited_s, since_s, read)
+
+
+def _may_still_come(
+    job: LookedAt, others: Mapping[int, tuple[ClassName, Doing]], *, early: bool
+) -> Iterator[tuple[int, tuple[ClassName, Doing]]]:
+    """Yield the class of each rank that has not joined: slow if it is `early`, or if it may wait for one at work."""
+    busy = any(job.activities.get(number) == "busy" for number in others)
+    for number, (name, known) in others.items():
+        waits = busy and number in job.ranks and may_wait_for_work(job.ranks[number])
+        yield number, ("slow, not stuck" if name == "not arrived" and (early or waits) else name, known)
 
 
 def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival | None:
