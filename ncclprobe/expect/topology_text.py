@@ -15,10 +15,10 @@ from typing import Any, get_args
 from xml.etree.ElementTree import Element
 
 from ncclprobe.expect.composed import product_called, with_links
-from ncclprobe.expect.recognise import Facts, nvlink_fabric, system_of
 from ncclprobe.expect.system import Network, NodeSystem, Processor
 from ncclprobe.expect.tables.gpus import GpuProduct, products
 from ncclprobe.expect.tuner.search import WORDS, PathWord
+from ncclprobe.expect.visible import Facts, nvlink_fabric, system_of
 from ncclprobe.facts import topo_matrix
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect

@@ -7,7 +7,7 @@ from typing import Any
 import zoo
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.expect.recognise import Facts
+from ncclprobe.expect.visible import Facts
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric

@@ -5,8 +5,8 @@ import zoo
 from conftest import fact_rows
 
 from ncclprobe.expect import composed
-from ncclprobe.expect.recognise import nccl_link_GBps
 from ncclprobe.expect.tables import gpus
+from ncclprobe.expect.visible import nccl_link_GBps
 from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row, some
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import nics_of, processor, system_of
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import find
+from ncclprobe.expect.visible import nics_of, processor, system_of
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import MachineFacts, Recognised, nvlink_fabric, recognise, seen, should_be, system_of
+from ncclprobe.expect.recognise import MachineFacts, Recognised, recognise, seen, should_be
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, Match, find, table
+from ncclprobe.expect.visible import nvlink_fabric, system_of
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
