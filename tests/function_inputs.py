@@ -25,7 +25,7 @@ from ncclprobe.commands import accept, bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.engine.doctor import rail_ways
 from ncclprobe.engine.judge import judge
-from ncclprobe.expect import assumed, copies, recognise
+from ncclprobe.expect import assumed, copies, visible
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
@@ -407,8 +407,8 @@ def _assumed_inputs() -> Rows:
                 for each in (*found, *weaker[:: max(len(weaker) - 1, 1)])
             ],
         )
-    yield "processors", {name: recognise.processor(name) for name in _PROCESSORS}
-    yield "links", [recognise.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
+    yield "processors", {name: visible.processor(name) for name in _PROCESSORS}
+    yield "links", [visible.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
 
 
 def _applies_inputs() -> Rows:

@@ -154,7 +154,7 @@ _SHORT = 8  # letters behind the prefix, below which two errors make another wor
 def nearest(name: str) -> str | None:
     """Return the known name that `name` most likely misspells; None if none is similar, or `name` is known."""
     prefix = _family(name)
-    if prefix is None or name in table() or name == "OMPI_MCA_plm":  # which starts processes; pml sends messages
+    if prefix is None or name in table() or prefix in _OF_LAUNCHERS or name == "OMPI_MCA_plm":  # pml is another
         return _intended_name(name)
     limit = 1 if len(name) - len(prefix) < _SHORT or prefix in _HELD_IN_PART else 2
     ranked = ((distance(name, known, limit), known) for known in _offered(prefix))
@@ -162,6 +162,8 @@ def nearest(name: str) -> str | None:
     return best if steps <= limit else None
 
 
+_OF_LAUNCHERS = frozenset({"SLURM_", "SRUN_", "OMPI_", "PMIX_", "PMI_"})
+"""Families whose names launchers set themselves, such as SLURM_JOBID beside SLURM_JOB_ID: nobody misspells them."""
 _HELD_IN_PART = frozenset({"OFI_NCCL_", "NVSHMEM_", "UCX_", "FI_", "CUDA_VISIBLE_", "OMPI_MCA_"})
 """Families of other libraries that have more names than the table, some similar to others."""
 

@@ -116,7 +116,7 @@ def _paths() -> tuple[Row, ...]:
         Row(
             "packets of one node's second card leave by its first",
             both(named("=eth1"), lambda s: s.use(faults.routed_by(s.victim, 1, 0))),
-            (Named("path.route", "{victim}", says="leave by eth0", severity="warn"),),
+            (Named("path.route", "{victim}", says="leave through eth0", severity="warn"),),
             WELL,
             also=("launch.master",),
             hosts=(3,),
@@ -154,7 +154,7 @@ def _differences() -> tuple[Row, ...]:
         Row(
             "one node's clock is three minutes ahead",
             lambda s: s.use(faults.clock_off(s.victim, 180)),
-            (Named("sync.clock", says="{victim} 180 s ahead", severity="warn"),),
+            (Named("sync.clock", says="{victim} is 180 s ahead", severity="warn"),),
             WELL,
             hosts=(3, 8),
         ),

@@ -46,7 +46,7 @@ def test_for_a_job_on_gpus_what_is_lost_is_unknown_and_says_what_would_help(situ
     assert found["exit_code"] in (3, 4)  # a machine without a GPU is inconclusive, and one with GPUs may be sick
     whys = {check["id"]: check["why"] for check in found["checks"] if check["status"] == "unknown"}
     if situation.memory:  # which of its readings finds no room is another one each time
-        assert [why for why in whys.values() if NO_MEMORY in why or "not asked, for " in why]
+        assert [why for why in whys.values() if NO_MEMORY in why or "not asked, because " in why]
     else:
         assert {name: words for name, words in situation.unknown.items() if words not in whys.get(name, "")} == {}
     gained = {name for name, status in statuses(found).items() if status == "pass"} - {

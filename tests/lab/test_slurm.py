@@ -20,4 +20,5 @@ def test_a_node_alone_below_its_switch_is_told_by_what_slurm_says_of_switches() 
             ["srun", "-N3", "--ntasks-per-node=1", *doctor], {"NCCLPROBE_TOKEN": "a secret of this user"}, 60.0
         )
     assert "WARN  sync.location  n2" in done.out, done.err
-    assert "is the only node below leaf switch leaf8; the other 2 nodes are below leaf7" in done.out
+    told = " ".join(done.out.split())
+    assert "is the only node below leaf switch leaf8; the other 2 nodes are below leaf7" in told

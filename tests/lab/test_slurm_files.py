@@ -147,25 +147,6 @@ def test_the_batch_script_starts_the_job_where_nothing_fails(tmp_path: Path, los
         assert ("--exclude=n1" in out.read_text()) is lost
 
 
-def test_idle_pairs_are_measured_once_and_give_way_to_a_job() -> None:
-    preempted = ("PreemptType=preempt/partition_prio", "PreemptMode=CANCEL",
-                 "PartitionName=preempt Nodes=ALL PriorityTier=0 PreemptMode=CANCEL State=UP")  # fmt: skip
-    with Lab(hosts=2) as lab, launchers.slurm(lab, *preempted) as cluster:
-        start = f'export PYTHONPATH={ROOT} OMP_NUM_THREADS=1; exec {shlex.quote(sys.executable)} -m ncclprobe "$@"'
-        env = {"NCCLPROBE": str(executable(lab.folder / "ncclprobe", start)), "NCCLPROBE_RANKS": "1",
-               "NCCLPROBE_OPTIONS": "--backend gloo -e 1M"}  # fmt: skip
-        env["NCCLPROBE_FLEET"] = str(lab.folder / "fleet.db")
-        assert cluster.run([str(DEPLOY / "slurm_idle")], env, timeout_s=60.0).code == 0
-        wait_for(cluster, "preempt", 0)
-        assert counted(lab) == {"n0": 1, "n1": 1}
-        cluster.run([str(DEPLOY / "slurm_idle")], env, timeout_s=60.0)
-        wait_for(cluster, "preempt", 1)
-        assert cluster.run(["srun", "--partition=p", "--nodes=2", "--exclusive", "hostname"], timeout_s=60.0).code == 0
-        wait_for(cluster, "preempt", 0)
-        assert counted(lab) == {"n0": 1, "n1": 1}
-        assert not any("drain" in state for state in states(cluster).values())
-
-
 def wait_for(cluster: Slurm, partition: str, jobs: int) -> None:
     """Wait until so many jobs of a partition are there and run; 0: until all have ended."""
     end_s = time.monotonic() + 120.0

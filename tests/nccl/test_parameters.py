@@ -185,6 +185,7 @@ def test_a_misspelt_name_resembles_the_one_that_was_meant(name: str, meant: str)
         "NCCL_SITE_PROFILE_NAME",  # somebody's own
         "NCCL_LL_THRESHOL",  # only like a name that nobody reads any more
         "OFI_NCCL_DEBUG",  # of another family
+        *("SLURM_JOBID", "SLURM_CPUS_ON_NODE", "OMPI_COMM_WORLD_SIZ"),  # launchers set names of their own
         "MY_NCCL_DEBUG",
         "PATH",
         "",
