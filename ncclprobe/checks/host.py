@@ -157,7 +157,9 @@ def threads(
     if soft is not None and soft < needed and not exempt:
         message = f"soft limit {soft}; {asked}"
         yield (fail if soft < least else warn)("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
-    limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
+    limit = cgroup.pids if isinstance(cgroup, Cgroup) else cgroup
+    if isinstance(limit, Absent) and (soft is None or soft >= needed or exempt):
+        raise Unlearned(limit.why, limit.refused)
     if isinstance(limit, PidsLimit) and limit.left < needed:
         message = f"{limit.left} of {limit.most} threads are left; {asked}"
         tell = fail if limit.left < least else warn

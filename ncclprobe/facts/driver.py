@@ -66,7 +66,6 @@ VERSION = "/proc/driver/nvidia/version"
 PID_FILE = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"
 _PROCESS = "nv-fabricmanager"[:15]  # what the kernel keeps of a name (TASK_COMM_LEN)
 
-
 Flavour = Literal["open", "proprietary"]
 
 

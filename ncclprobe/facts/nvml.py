@@ -63,7 +63,6 @@ def several(
     host: Host, parse: Callable[[Any], T], count: int, function: str, *arguments: str | int
 ) -> tuple[T | Absent, ...]:
     """Read `count` fields with one question, whose argument is made by :func:`listed` and whose answer is a list."""
-
     found = attempt(lambda: _columns(parse, count, function, host.ask("nvml", function, *arguments)))
     return (found,) * count if isinstance(found, Absent) else found
 

@@ -41,11 +41,8 @@ class Situation(Struct, frozen=True):
 
 
 KMSG = {"gpu.errors": "needs root, kernel.dmesg_restrict=0, or the group adm"}
-NO_SYS = {
-    "ib.state": "start the container with the machine's /sys",
-    "env.gid": "start the container with the machine's /sys",
-    "host.limits": "start the container with the machine's /sys",
-}
+NO_CLASS = dict.fromkeys(("ib.state", "env.gid"), "start the container with the machine's /sys")
+NO_SYS = {**NO_CLASS, "host.limits": "start the container with the machine's /sys"}  # pids.max of its control group
 NO_PROC = {
     "host.oom": "start the container with the machine's /proc",
     "host.cpu": "start the container with the machine's /proc",
@@ -61,7 +58,7 @@ SITUATIONS = (
     Situation("root without any capability", become=("setpriv", *NO_CAPABILITIES), unknown=KMSG),
     Situation("a read-only root, TMPDIR included", READ_ONLY),
     Situation("/sys hidden", "mount -t tmpfs tmpfs /sys", unknown=NO_SYS, code=3),
-    Situation("/sys/class hidden", "mount -t tmpfs tmpfs /sys/class", unknown=NO_SYS, code=3),
+    Situation("/sys/class hidden", "mount -t tmpfs tmpfs /sys/class", unknown=NO_CLASS, code=3),
     Situation("/proc hidden", "mount -t tmpfs tmpfs /proc", unknown=NO_PROC),
     Situation(
         "an ordinary user, /proc with hidepid=2",

@@ -103,6 +103,7 @@ CASES = {
             _threads(cgroup=_pids(1024), job=Job("gloo")),
             _threads(launch=LARGE, cgroup=_pids(4096)),
         ],
+        other=[_threads("UNKNOWN: /sys is hidden", cgroup=Cgroup(None, None, Absent("/sys is hidden")))],
     ),
     "host.shm/shm": Cases(
         bad=[
