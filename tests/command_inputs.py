@@ -25,7 +25,7 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from tests import nccl_tests_texts, recorded_jobs, test_pasted
-from tests.checks.cases import written
+from tests.checks.cases import cases_of, written
 
 TESTS = Path(__file__).parent
 DATA, CAPTURES = TESTS / "data", TESTS / "captures"
@@ -56,8 +56,10 @@ def _nccl_inputs(folder: Path) -> Rows:
 
 def _cases_inputs(folder: Path) -> Rows:
     """Each bad case of a check of logs as a whole log: which of all causes is named, and what to do."""
-    for key, cases in written().items():
-        texts = [row[1] for row in cases.bad if isinstance(row[1], str)] if key.startswith("log.") else []
+    for key in written():
+        texts = (
+            [row.facts for row in cases_of(key, "bad") if isinstance(row.facts, str)] if key.startswith("log.") else []
+        )
         for number, text in enumerate(texts):
             path = folder / f"{key.replace('/', '-')}-{number}.log"
             path.write_text(text)

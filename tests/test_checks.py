@@ -38,7 +38,7 @@ def test_every_bad_case_leads_to_its_severity_blame_subject_and_nodes() -> None:
 def test_what_a_check_only_notes_or_cannot_judge_is_what_its_row_begins_with() -> None:
     wrong, rules, rows = {}, {rule.key: rule for rule in CHECKS}, 0
     for key, cases in written().items():
-        for must, *facts in cases.other:
+        for must, facts in (row for row in cases if row.kind == "other"):
             rows += 1
             try:
                 does = said(rules[key].run(*facts))

@@ -3,37 +3,44 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ncclprobe.checks.log import Examples
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check, discover
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import replace
 from tests.checks.cases.examples import EXAMPLES
 
 VALUES = Path(__file__).parents[2] / "data" / "case_values.txt"
 _VALUE = re.compile(r"[^\s,;()'\"]*\d[^\s,;()'\"]*")
 
 
-class Cases(Struct, frozen=True):
-    """Cases of one check: tuples of facts as its examples are, or texts of logs.
+Cases = Mapping[str, Sequence[Any]]
+"""Rows of checks, by id. A row is a tuple of facts as the check's examples are, or the text of a log.
 
-    A bad row begins with what the check must say of it: "FAIL link: mlx5_0:1 on n1" is severity, blame, subject and
-    the nodes that the finding names. `said` writes it. A row of `other` begins so too, with a note that is no
-    objection, or with "UNKNOWN: " and words of the reason why it cannot be judged.
-    """
-
-    bad: Sequence[tuple[Any, ...]] = ()
-    good: Sequence[Any] = ()
-    other: Sequence[tuple[Any, ...]] = ()
+A bad row begins with what the check must say: "FAIL link: mlx5_0:1 on n1" is severity, blame, subject and the nodes of
+the finding. `said` writes it. Several texts after it must lead to the same. A row that the check only notes begins with
+the note, and one that it cannot judge with "UNKNOWN: " and words of the reason. In the others nothing may be found.
+"""
+WARN, INFO = "n1:7:9 [0] x.cc:1 NCCL WARN ", "n1:7:7 [0] NCCL INFO "
+"""How lines of NCCL begin, where the file and the line in it say nothing."""
 
 
-def alike(must: str, *facts: Any) -> list[tuple[Any, ...]]:
-    """Return a row for each of `facts`, of all of which the check must say the same."""
-    return [(must, each) for each in facts]
+class Row(NamedTuple):
+    """One case of a check: what it must say, and the facts."""
+
+    must: str
+    facts: Any
+
+    @property
+    def kind(self) -> Literal["bad", "good", "other"]:
+        """Return whether the check must object, must find nothing, or only notes something or cannot judge."""
+        if not self.must:
+            return "good"
+        return "bad" if re.match(r"(?!UNKNOWN).*\b(FAIL|WARN) ", self.must) else "other"
 
 
 def rows_of(**usual: object) -> Callable[..., tuple[Any, ...]]:
@@ -63,7 +70,7 @@ def case_values(rules: Iterable[Check]) -> Iterator[str]:
     They are the words with a digit of the message, the remedy and the evidence; then the writer, subject and place.
     """
     for rule in rules:
-        other = [facts for must, *facts in written().get(rule.key, Cases()).other if not must.startswith("UNKNOWN")]
+        other = [row.facts for row in cases_of(rule.key, "other") if not row.must.startswith("UNKNOWN")]
         for number, example in enumerate([*rule.bad_examples(), *other]):
             for each in rule.run(*example):
                 texts = (each.message, each.remedy, each.headline, each.seen)
@@ -76,17 +83,28 @@ def case_values(rules: Iterable[Check]) -> Iterator[str]:
 
 def expected(check: Check) -> list[str]:
     """Return what the check must say of its own bad example and of each bad case, in the order of `with_cases`."""
-    return [EXAMPLES[check.key], *(row[0] for row in written().get(check.key, Cases()).bad)]
+    return [EXAMPLES[check.key], *(row.must for row in cases_of(check.key, "bad"))]
+
+
+def cases_of(key: str, kind: str) -> list[Row]:
+    """Return the cases of one kind of the check with this key."""
+    return [row for row in written().get(key, ()) if row.kind == kind]
 
 
 @cache
-def written() -> dict[str, Cases]:
-    """Return the cases of all modules here by the ids of their checks."""
+def written() -> dict[str, list[Row]]:
+    """Return the cases of all modules here by the keys of their checks."""
     names = [each.name for each in pkgutil.iter_modules(__path__) if each.name != "examples"]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    pairs = [pair for module in modules for pair in module.CASES.items()]
+    pairs = [(key, [row for each in given for row in _read(each)]) for m in modules for key, given in m.CASES.items()]
     assert len(dict(pairs)) == len(pairs), "the cases of a check stand in one module"
     return dict(pairs)
+
+
+def _read(given: Any) -> Iterator[Row]:
+    must, *facts = given if isinstance(given, tuple) and isinstance(given[0], str) else ("", given)
+    texts = all(isinstance(each, str | dict) for each in facts)
+    yield from (Row(must, each) for each in facts) if texts or not must else [Row(must, tuple(facts))]
 
 
 def checks() -> list[Check]:
@@ -96,15 +114,10 @@ def checks() -> list[Check]:
 
 def with_cases(check: Check) -> Check:
     """Return the check with its cases behind its own two examples."""
-    more = written().get(check.key, Cases())
-    bad = [_example(facts) for _, *facts in more.bad]
-    good = [*more.good, *(_example(facts) for must, *facts in more.other if not must.startswith("UNKNOWN"))]
+    bad = [row.facts for row in cases_of(check.key, "bad")]
+    notes = [row.facts for row in cases_of(check.key, "other") if not row.must.startswith("UNKNOWN")]
+    good = [*(row.facts for row in cases_of(check.key, "good")), *notes]
     return replace(check, bad_examples=_more(check.bad_examples, bad), good_examples=_more(check.good_examples, good))
-
-
-def _example(facts: list[Any]) -> Any:
-    texts = len(facts) == 1 and isinstance(facts[0], str | dict)
-    return facts[0] if texts else tuple(facts)
 
 
 def _more(own: Callable[[], Sequence[Any]], cases: Sequence[Any]) -> Callable[[], Sequence[Any]]:

@@ -11,65 +11,46 @@ _GONE = replace(ROW, mount=_DISK, look=Absent("/data: not there", "Missing"), co
 _UNREAD = replace(ROW, rate=Absent("/data: rate: no answer within 10 s", "TimedOut"))
 
 
-CASES = {
-    "data.rate": Cases(
-        bad=[
-            ("WARN node: /data on n1; NOTE unknown: /data", reading(900, 200)),
-            (
-                "WARN node: /data on n1; NOTE unknown: /data",
-                reading(900, 300, 900, 900, resident=None),
+CASES: Cases = {
+    "data.rate": [
+        ("WARN node: /data on n1; NOTE unknown: /data", reading(900, 200)),
+        ("WARN node: /data on n1; NOTE unknown: /data", reading(900, 300, 900, 900, resident=None)),
+        ("FAIL fabric: /data on n0 n1", on_nodes(_UNREAD, _UNREAD)),
+        ("FAIL node: /data on n1; NOTE unknown: /data", on_nodes(ROW, _UNREAD, ROW)),
+        (reading(9000, 3500, 9000, 9000),),  # 64 MiB in 20 ms: too short
+        (reading(900),),
+        (Every({**reading(900, 900).by_node, "n2": reading(90, resident=1.0).by_node["n0"]}),),
+        (on_nodes(ROW, replace(ROW, mount=_DISK, rate=ReadRate(64 << 20, 0.7, 0.0))),),  # data.file-system says it
+        (on_nodes(replace(ROW, rate=ReadRate(why="the files hold 0 bytes"))),),
+    ],
+    "data.path": [
+        ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)),
+        ("FAIL job: /data on n0", on_nodes(_GONE)),
+        ("FAIL node: /data on n1", on_nodes(ROW, looking(read=False))),
+        ("FAIL job: /data on n0", on_nodes(replace(looking(kind="other"), content=None, rate=None))),
+        (on_nodes(looking(kind="file", enter=False)),),
+    ],
+    "data.file-system": [
+        ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, mount=_DISK))),
+        ("WARN image: /data", on_nodes(ROW, replace(ROW, mount=replace(NFS, source="fs2:/export")))),
+        (on_nodes(ROW, _GONE),),  # data.path says it
+        (on_nodes(replace(ROW, mount=_DISK), replace(ROW, mount=replace(_DISK, source="/dev/nvme0n1"))),),
+    ],
+    "data.content": [
+        (
+            "FAIL node: /data on n2",
+            on_nodes(ROW, ROW, replace(ROW, content=replace(NAMES, entries=11, digest="fedcba9876543210"))),
+        ),
+        (
+            "FAIL node: /data on n1",
+            on_nodes(ROW, replace(ROW, content=Absent("/data: content: no answer within 10 s", "TimedOut"))),
+        ),
+        (on_nodes(ROW, _GONE),),  # data.path says it
+        (
+            on_nodes(
+                replace(ROW, content=Content(10_000, "", cut=True)),
+                replace(ROW, content=Content(9, "", cut=True)),
             ),
-            ("FAIL fabric: /data on n0 n1", on_nodes(_UNREAD, _UNREAD)),
-            ("FAIL node: /data on n1; NOTE unknown: /data", on_nodes(ROW, _UNREAD, ROW)),
-        ],
-        good=[
-            (reading(9000, 3500, 9000, 9000),),  # 64 MiB in 20 ms: too short
-            (reading(900),),
-            (Every({**reading(900, 900).by_node, "n2": reading(90, resident=1.0).by_node["n0"]}),),
-            (on_nodes(ROW, replace(ROW, mount=_DISK, rate=ReadRate(64 << 20, 0.7, 0.0))),),  # data.file-system says it
-            (on_nodes(replace(ROW, rate=ReadRate(why="the files hold 0 bytes"))),),
-        ],
-    ),
-    "data.path": Cases(
-        bad=[
-            ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)),
-            ("FAIL job: /data on n0", on_nodes(_GONE)),
-            ("FAIL node: /data on n1", on_nodes(ROW, looking(read=False))),
-            ("FAIL job: /data on n0", on_nodes(replace(looking(kind="other"), content=None, rate=None))),
-        ],
-        good=[
-            (on_nodes(looking(kind="file", enter=False)),),
-        ],
-    ),
-    "data.file-system": Cases(
-        bad=[
-            ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, mount=_DISK))),
-            ("WARN image: /data", on_nodes(ROW, replace(ROW, mount=replace(NFS, source="fs2:/export")))),
-        ],
-        good=[
-            (on_nodes(ROW, _GONE),),  # data.path says it
-            (on_nodes(replace(ROW, mount=_DISK), replace(ROW, mount=replace(_DISK, source="/dev/nvme0n1"))),),
-        ],
-    ),
-    "data.content": Cases(
-        bad=[
-            (
-                "FAIL node: /data on n2",
-                on_nodes(ROW, ROW, replace(ROW, content=replace(NAMES, entries=11, digest="fedcba9876543210"))),
-            ),
-            (
-                "FAIL node: /data on n1",
-                on_nodes(ROW, replace(ROW, content=Absent("/data: content: no answer within 10 s", "TimedOut"))),
-            ),
-        ],
-        good=[
-            (on_nodes(ROW, _GONE),),  # data.path says it
-            (
-                on_nodes(
-                    replace(ROW, content=Content(10_000, "", cut=True)),
-                    replace(ROW, content=Content(9, "", cut=True)),
-                ),
-            ),
-        ],
-    ),
+        ),
+    ],
 }

@@ -70,356 +70,283 @@ _gloo_mismatch = rows_of(
 )
 WITH_STORAGE = fabric(*(port(f"mlx5_{n}") for n in range(8)), port("mlx5_8", link_layer="Ethernet"))
 
-CASES = {
-    "env.hca/pkey": Cases(
-        bad=[("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL)],
-        good=[
-            (setting("NCCL_IB_PKEY", "0"), PARTITIONED, NO_NCCL),
-            (setting("NCCL_IB_PKEY", "7"), hcas(2), NO_NCCL),  # tables that are not known
-        ],
-    ),
-    "env.ifname/other-libraries": Cases(
-        bad=[
-            ("WARN job: NVSHMEM_HCA_LIST", setting("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_20:1"), PLAIN_HOST, hcas(8)),
-            (
-                "WARN job: OMPI_MCA_btl_tcp_if_include",
-                setting("OMPI_MCA_btl_tcp_if_include", "eth7"),
-                PLAIN_HOST,
-                hcas(8),
-            ),
-        ],
-        good=[
-            (setting("NVSHMEM_HCA_LIST", "^mlx5_20"), PLAIN_HOST, hcas(8)),
-            (setting("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/24,eth0"), PLAIN_HOST, hcas(8)),
-        ],
-    ),
-    "env.gid/gid-index": Cases(
-        bad=[
-            _gid_index("WARN job: NCCL_IB_ADDR_RANGE", settings=setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33")),
-            _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "2")),
-            _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "9"), launch=ALONE),
-            _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "0"), launch=ALONE),
-            _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_ROCE_VERSION_NUM", "1")),
-            _gid_index("FAIL job: mlx5_3:1", software=nccl(2, 20, 5)),
-            _gid_index("FAIL job: mlx5_3:1", fabric=fabric(_BARE)),
-        ],
-        good=[
-            _gid_index(launch=ONE_NODE, software=nccl(2, 20, 5)),
-            _gid_index(settings=setting("NCCL_IB_GID_INDEX", "3"), software=nccl(2, 20, 5)),
-            _gid_index(
-                settings=setting("NCCL_IB_GID_INDEX", "1"),
-                fabric=fabric(roce("rxe0", (LINK_LOCAL, V2), (PRIVATE, V2))),
-                launch=ALONE,
-            ),
-            _gid_index(fabric=fabric(_BARE), launch=ONE_NODE),
-            _gid_index(fabric=fabric(_BARE), launch=ALONE),
-        ],
-    ),
-    "env.hca/hca-match": Cases(
-        bad=[
-            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
-            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
-            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
-            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
-            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
-        ],
-        good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(downed("mlx5_0")), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), EFA, TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
-        ],
-    ),
-    "env.hca/hca-prefix": Cases(
-        bad=[("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, TEN)))],
-        good=[
-            (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, TEN))),
-            (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
-            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, TEN))),
-        ],
-    ),
-    "env.hca/hca-dup": Cases(
-        bad=[
-            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_8"), WITH_STORAGE, gpus(8), NO_NCCL, ONE_NODE),
-            (
-                "WARN job: NCCL_IB_HCA",
-                setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"),
-                hcas(4),
-                gpus(4),
-                NO_NCCL,
-                ONE_NODE,
-            ),
-            (
-                "WARN job: NCCL_IB_HCA",
-                setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))),
-                hcas(4),
-                gpus(4),
-                NO_NCCL,
-                ONE_NODE,
-            ),
-            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
-            (
-                "WARN job: NCCL_IB_HCA",
-                setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2"),
-                hcas(4),
-                Absent("?"),
-                NO_NCCL,
-                TWO_NODES,
-            ),
-        ],
-        good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, ONE_NODE),
-            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(8), NO_NCCL, TWO_NODES),
-            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(5), Absent("?"), NO_NCCL, TWO_NODES),
-            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
-            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL, ONE_NODE),
-            (
-                setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"),
-                fabric(port("mlx5_0"), port("mlx5_0", 2)),
-                gpus(2),
-                NO_NCCL,
-                ONE_NODE,
-            ),
-            (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL, ONE_NODE),
-        ],
-    ),
-    "env.hca/hca-down": Cases(
-        bad=[
-            (
-                "FAIL link: mlx5_1:1",
-                setting("NCCL_IB_HCA", "mlx5_1:1"),
-                fabric(port("mlx5_0"), port("mlx5_1", state="INIT")),
-                NO_NCCL,
-            )
-        ],
-        good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
-            (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
-        ],
-    ),
-    "env.hca/hca-mgmt": Cases(
-        bad=[("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
-        good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
-            (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
-        ],
-    ),
-    "env.ifname/ifname-match": Cases(
-        bad=[
-            _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", settings=setting("NCCL_SOCKET_IFNAME", "ens3")),
-            _ifname_match("WARN job: NCCL_SOCKET_IFNAME"),
-            _ifname_match(
-                "FAIL job: NCCL_SOCKET_IFNAME",
-                settings=setting("NCCL_SOCKET_IFNAME", "^lo,eth"),
-                launch=TWO_NODES,
-                fabric=Fabric(),
-            ),
-        ],
-        good=[
-            _ifname_match(launch=ONE_NODE),
-            _ifname_match(fabric=Fabric()),
-        ],
-    ),
-    "env.identity/comm-id": Cases(
-        bad=[
-            _comm_id("FAIL job: NCCL_COMM_ID"),
-            _comm_id("FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", ":9999")),
-            _comm_id(
-                "FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", "192.168.7.7:9999"), software=nccl(2, 27, 7)
-            ),
-            _comm_id(
-                "FAIL job: NCCL_COMM_ID",
-                settings=setting("NCCL_COMM_ID", "here"),
-                named_host=CommIdHost("here", failure="not known"),
-            ),
-            _comm_id(
-                "FAIL job: NCCL_COMM_ID",
-                settings=setting("NCCL_COMM_ID", "far:9999"),
-                software=nccl(2, 27, 7),
-                named_host=CommIdHost("far", ("192.168.7.7",)),
-            ),
-        ],
-        good=[_comm_id(settings=setting("NCCL_COMM_ID", "10.0.0.1:9999"), named_host=ANY)],
-    ),
-    "env.ifname/ifname-virtual": Cases(
-        bad=[
-            ("FAIL job: docker0", setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
-            ("FAIL job: docker0, cni0", setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
-            (
-                "WARN job: tailscale0",
-                PLAIN,
-                Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)),
-                over("IB"),
-                NO_NCCL,
-            ),
-            ("FAIL job: lo", setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, over("IB"), NO_NCCL),
-            ("FAIL job: lo", PLAIN, Interfaces((LO,)), over("IB"), NO_NCCL),
-            (
-                "FAIL job: tmfifo_net0",
-                PLAIN,
-                Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2"), ETH0)),
-                over("Socket"),
-                NO_NCCL,
-            ),
-            ("FAIL job: usb0", PLAIN, Interfaces((LO, _board("usb0", "169.254.3.1"), ETH0)), over("IB"), NO_NCCL),
-            (
-                "FAIL job: enp0s20u1",
-                PLAIN,
-                Interfaces((LO, _board("enp0s20u1", "16.1.15.2"), ETH0)),
-                over("IB"),
-                NO_NCCL,
-            ),
-            ("FAIL job: usb0", PLAIN, Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("Socket"), NO_NCCL),
-        ],
-        good=[
-            (PLAIN, PLAIN_HOST, over("Socket"), NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, over("Socket"), NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0)), over("Socket"), NO_NCCL),
-            (PLAIN, DOCKER_HOST, over(""), NO_NCCL),
-            (PLAIN, Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0)), over("Socket"), NO_NCCL),
-        ],
-    ),
-    "env.ifname/ifname-ambiguous": Cases(
-        bad=[
-            (
-                "WARN job: NCCL_SOCKET_IFNAME",
-                setting("NCCL_SOCKET_IFNAME", "eth1"),
-                Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
-                ALONE,
-                NO_NCCL,
-            ),
-            ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
-            ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
-        ],
-        good=[
-            (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, ALONE, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), TWO_NETS, TWO_NODES, NO_NCCL),
-        ],
-    ),
-    "env.ifname/gloo-mismatch": Cases(
-        bad=[
-            _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME"),
-            _gloo_mismatch(
-                "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth"}), job=Job()
-            ),
-            _gloo_mismatch(
-                "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"})
-            ),
-        ],
-        good=[
-            _gloo_mismatch(environment=Environment({"GLOO_SOCKET_IFNAME": "eth0"}), launch=TWO_NODES),
-            _gloo_mismatch(environment=Environment({"GLOO_SOCKET_IFNAME": "lo"}), launch=ONE_NODE),
-        ],
-    ),
-    "env.transport/net-unpinned": Cases(
-        bad=[("FAIL job: NCCL_NET", setting("NCCL_NET", "IB"), Fabric(), Launch())],
-        good=[
-            (PLAIN, hcas(8), TWO_NODES),
-            (PLAIN, Fabric(), TWO_NODES),
-        ],
-    ),
-    "env.transport/p2p-off": Cases(
-        bad=[
-            ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
-            ("WARN job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
-            (
-                "NOTE job: NCCL_P2P_DISABLE; WARN job: NCCL_SHM_DISABLE",
-                having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"),
-                gpus(4),
-                bare(4),
-                NO_NCCL,
-            ),
-        ],
-        good=[
-            (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
-            (setting("NCCL_P2P_DISABLE", "true"), gpus(8), linked(8), NO_NCCL),
-            (setting("NCCL_P2P_DISABLE", "1"), gpus(1), linked(1), NO_NCCL),
-            (setting("NCCL_P2P_LEVEL", "NVL"), gpus(8), linked(8), NO_NCCL),
-            (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), bare(8), NO_NCCL),
-            (setting("NCCL_SHM_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
-        ],
-    ),
-    "env.transport/gdr-off": Cases(
-        bad=[("WARN job: NCCL_NET_GDR_LEVEL", setting("NCCL_NET_GDR_LEVEL", "0"), ANY, ANY, ANY, TWO_NODES, NO_NCCL)],
-        good=[
-            (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, ANY, ONE_NODE, NO_NCCL),
-            (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, Fabric(), TWO_NODES, NO_NCCL),
-            (having(NCCL_NET_GDR_LEVEL="LOC", NCCL_NET="Socket"), ANY, ANY, ANY, TWO_NODES, NO_NCCL),
-        ],
-    ),
-    "env.libraries/efa": Cases(
-        bad=[
-            ("WARN job: libnccl-net.so", PLAIN, EFA, Plugins(), TWO_NODES),
-            ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), EFA, Plugins((OFI,)), TWO_NODES),
-        ],
-        good=[
-            (setting("FI_PROVIDER", "efa"), EFA, Plugins((OFI,)), TWO_NODES),
-            (PLAIN, EFA, Plugins(), ONE_NODE),
-            (PLAIN, EFA, Plugins(), ALONE),
-        ],
-    ),
-    "env.vendor": Cases(
-        bad=[
-            (
-                "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
-                having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
-                ANY,
-                STARTS,
-                PLAIN_HOST,
-                TWO_NODES,
-            ),
-            (
-                "FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER",
-                having(FI_PROVIDER="tcp", NCCL_NET_PLUGIN="none", FI_EFA_FORK_SAFE="1"),
-                ANY,
-                STARTS,
-                ANY,
-                ANY,
-            ),
-            (
-                "FAIL job: NCCL_NET; NOTE job: NCCL_CROSS_NIC, NCCL_IB_ADAPTIVE_ROUTING, NCCL_IB_FIFO_TC, "
-                "NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_NVLS_CHUNKSIZE, NCCL_P2P_NET_CHUNKSIZE",
-                having(NCCL_NET="FasTrak"),
-                Machine(cloud="gcp", instance_type="a4-highgpu-8g"),
-                STARTS,
-                ANY,
-                ANY,
-            ),
-            (
-                "WARN job: OFI_NCCL_PROTOCOL",
-                having(OFI_NCCL_PROTOCOL="SENDRECV"),
-                Machine(cloud="aws", instance_type="p5en.48xlarge"),
-                STARTS,
-                ANY,
-                ANY,
-            ),
-            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY, TWO_NODES),
-        ],
-        good=[
-            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY, TWO_NODES),
-            (
-                having(**{name: value for name, value in TCPX.items() if name != "NCCL_PROTO"}),
-                ANY,
-                STARTS,
-                ANY,
-                TWO_NODES,
-            ),
-            (
-                having(OFI_NCCL_PROTOCOL="SENDRECV"),
-                Machine(cloud="aws", instance_type="p4d.24xlarge"),
-                STARTS,
-                ANY,
-                ANY,
-            ),
-            (PLAIN, Machine(cloud="aws"), STARTS, ANY, TWO_NODES),
-            (having(NCCL_IB_TC="41", NCCL_NET_PLUGIN="none"), ANY, STARTS, ANY, TWO_NODES),
-            (having(NCCL_IB_TC="41", NCCL_NET="Socket"), ANY, STARTS, ANY, ONE_NODE),
-            (having(FI_PROVIDER="efa", NCCL_ALGO="ring,tree"), ANY, STARTS, ANY, TWO_NODES),
-        ],
-    ),
+CASES: Cases = {
+    "env.hca/pkey": [
+        ("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL),
+        (setting("NCCL_IB_PKEY", "0"), PARTITIONED, NO_NCCL),
+        (setting("NCCL_IB_PKEY", "7"), hcas(2), NO_NCCL),  # tables that are not known
+    ],
+    "env.ifname/other-libraries": [
+        ("WARN job: NVSHMEM_HCA_LIST", setting("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_20:1"), PLAIN_HOST, hcas(8)),
+        ("WARN job: OMPI_MCA_btl_tcp_if_include", setting("OMPI_MCA_btl_tcp_if_include", "eth7"), PLAIN_HOST, hcas(8)),
+        (setting("NVSHMEM_HCA_LIST", "^mlx5_20"), PLAIN_HOST, hcas(8)),
+        (setting("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/24,eth0"), PLAIN_HOST, hcas(8)),
+    ],
+    "env.gid/gid-index": [
+        _gid_index("WARN job: NCCL_IB_ADDR_RANGE", settings=setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33")),
+        _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "2")),
+        _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "9"), launch=ALONE),
+        _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "0"), launch=ALONE),
+        _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_ROCE_VERSION_NUM", "1")),
+        _gid_index("FAIL job: mlx5_3:1", software=nccl(2, 20, 5)),
+        _gid_index("FAIL job: mlx5_3:1", fabric=fabric(_BARE)),
+        _gid_index(launch=ONE_NODE, software=nccl(2, 20, 5)),
+        _gid_index(settings=setting("NCCL_IB_GID_INDEX", "3"), software=nccl(2, 20, 5)),
+        _gid_index(
+            settings=setting("NCCL_IB_GID_INDEX", "1"),
+            fabric=fabric(roce("rxe0", (LINK_LOCAL, V2), (PRIVATE, V2))),
+            launch=ALONE,
+        ),
+        _gid_index(fabric=fabric(_BARE), launch=ONE_NODE),
+        _gid_index(fabric=fabric(_BARE), launch=ALONE),
+    ],
+    "env.hca/hca-match": [
+        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
+        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
+        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), fabric(downed("mlx5_0")), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), EFA, TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
+    ],
+    "env.hca/hca-prefix": [
+        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, TEN))),
+        (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, TEN))),
+        (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
+        (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, TEN))),
+    ],
+    "env.hca/hca-dup": [
+        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_8"), WITH_STORAGE, gpus(8), NO_NCCL, ONE_NODE),
+        (
+            "WARN job: NCCL_IB_HCA",
+            setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"),
+            hcas(4),
+            gpus(4),
+            NO_NCCL,
+            ONE_NODE,
+        ),
+        (
+            "WARN job: NCCL_IB_HCA",
+            setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))),
+            hcas(4),
+            gpus(4),
+            NO_NCCL,
+            ONE_NODE,
+        ),
+        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
+        (
+            "WARN job: NCCL_IB_HCA",
+            setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2"),
+            hcas(4),
+            Absent("?"),
+            NO_NCCL,
+            TWO_NODES,
+        ),
+        (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, ONE_NODE),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(8), NO_NCCL, TWO_NODES),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(5), Absent("?"), NO_NCCL, TWO_NODES),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL, ONE_NODE),
+        (
+            setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"),
+            fabric(port("mlx5_0"), port("mlx5_0", 2)),
+            gpus(2),
+            NO_NCCL,
+            ONE_NODE,
+        ),
+        (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL, ONE_NODE),
+    ],
+    "env.hca/hca-down": [
+        (
+            "FAIL link: mlx5_1:1",
+            setting("NCCL_IB_HCA", "mlx5_1:1"),
+            fabric(port("mlx5_0"), port("mlx5_1", state="INIT")),
+            NO_NCCL,
+        ),
+        (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
+        (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
+    ],
+    "env.hca/hca-mgmt": [
+        ("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+        (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+    ],
+    "env.ifname/ifname-match": [
+        _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", settings=setting("NCCL_SOCKET_IFNAME", "ens3")),
+        _ifname_match("WARN job: NCCL_SOCKET_IFNAME"),
+        _ifname_match(
+            "FAIL job: NCCL_SOCKET_IFNAME",
+            settings=setting("NCCL_SOCKET_IFNAME", "^lo,eth"),
+            launch=TWO_NODES,
+            fabric=Fabric(),
+        ),
+        _ifname_match(launch=ONE_NODE),
+        _ifname_match(fabric=Fabric()),
+    ],
+    "env.identity/comm-id": [
+        _comm_id("FAIL job: NCCL_COMM_ID"),
+        _comm_id("FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", ":9999")),
+        _comm_id(
+            "FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", "192.168.7.7:9999"), software=nccl(2, 27, 7)
+        ),
+        _comm_id(
+            "FAIL job: NCCL_COMM_ID",
+            settings=setting("NCCL_COMM_ID", "here"),
+            named_host=CommIdHost("here", failure="not known"),
+        ),
+        _comm_id(
+            "FAIL job: NCCL_COMM_ID",
+            settings=setting("NCCL_COMM_ID", "far:9999"),
+            software=nccl(2, 27, 7),
+            named_host=CommIdHost("far", ("192.168.7.7",)),
+        ),
+        _comm_id(settings=setting("NCCL_COMM_ID", "10.0.0.1:9999"), named_host=ANY),
+    ],
+    "env.ifname/ifname-virtual": [
+        ("FAIL job: docker0", setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
+        ("FAIL job: docker0, cni0", setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
+        (
+            "WARN job: tailscale0",
+            PLAIN,
+            Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)),
+            over("IB"),
+            NO_NCCL,
+        ),
+        ("FAIL job: lo", setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, over("IB"), NO_NCCL),
+        ("FAIL job: lo", PLAIN, Interfaces((LO,)), over("IB"), NO_NCCL),
+        (
+            "FAIL job: tmfifo_net0",
+            PLAIN,
+            Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2"), ETH0)),
+            over("Socket"),
+            NO_NCCL,
+        ),
+        ("FAIL job: usb0", PLAIN, Interfaces((LO, _board("usb0", "169.254.3.1"), ETH0)), over("IB"), NO_NCCL),
+        ("FAIL job: enp0s20u1", PLAIN, Interfaces((LO, _board("enp0s20u1", "16.1.15.2"), ETH0)), over("IB"), NO_NCCL),
+        ("FAIL job: usb0", PLAIN, Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("Socket"), NO_NCCL),
+        (PLAIN, PLAIN_HOST, over("Socket"), NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, over("Socket"), NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0)), over("Socket"), NO_NCCL),
+        (PLAIN, DOCKER_HOST, over(""), NO_NCCL),
+        (PLAIN, Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0)), over("Socket"), NO_NCCL),
+    ],
+    "env.ifname/ifname-ambiguous": [
+        (
+            "WARN job: NCCL_SOCKET_IFNAME",
+            setting("NCCL_SOCKET_IFNAME", "eth1"),
+            Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
+            ALONE,
+            NO_NCCL,
+        ),
+        ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+        ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, ALONE, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), TWO_NETS, TWO_NODES, NO_NCCL),
+    ],
+    "env.ifname/gloo-mismatch": [
+        _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME"),
+        _gloo_mismatch(
+            "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth"}), job=Job()
+        ),
+        _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"})),
+        _gloo_mismatch(environment=Environment({"GLOO_SOCKET_IFNAME": "eth0"}), launch=TWO_NODES),
+        _gloo_mismatch(environment=Environment({"GLOO_SOCKET_IFNAME": "lo"}), launch=ONE_NODE),
+    ],
+    "env.transport/net-unpinned": [
+        ("FAIL job: NCCL_NET", setting("NCCL_NET", "IB"), Fabric(), Launch()),
+        (PLAIN, hcas(8), TWO_NODES),
+        (PLAIN, Fabric(), TWO_NODES),
+    ],
+    "env.transport/p2p-off": [
+        ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
+        ("WARN job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
+        (
+            "NOTE job: NCCL_P2P_DISABLE; WARN job: NCCL_SHM_DISABLE",
+            having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"),
+            gpus(4),
+            bare(4),
+            NO_NCCL,
+        ),
+        (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
+        (setting("NCCL_P2P_DISABLE", "true"), gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_P2P_DISABLE", "1"), gpus(1), linked(1), NO_NCCL),
+        (setting("NCCL_P2P_LEVEL", "NVL"), gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), bare(8), NO_NCCL),
+        (setting("NCCL_SHM_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
+    ],
+    "env.transport/gdr-off": [
+        ("WARN job: NCCL_NET_GDR_LEVEL", setting("NCCL_NET_GDR_LEVEL", "0"), ANY, ANY, ANY, TWO_NODES, NO_NCCL),
+        (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, ANY, ONE_NODE, NO_NCCL),
+        (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, Fabric(), TWO_NODES, NO_NCCL),
+        (having(NCCL_NET_GDR_LEVEL="LOC", NCCL_NET="Socket"), ANY, ANY, ANY, TWO_NODES, NO_NCCL),
+    ],
+    "env.libraries/efa": [
+        ("WARN job: libnccl-net.so", PLAIN, EFA, Plugins(), TWO_NODES),
+        ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), EFA, Plugins((OFI,)), TWO_NODES),
+        (setting("FI_PROVIDER", "efa"), EFA, Plugins((OFI,)), TWO_NODES),
+        (PLAIN, EFA, Plugins(), ONE_NODE),
+        (PLAIN, EFA, Plugins(), ALONE),
+    ],
+    "env.vendor": [
+        (
+            "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+            having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
+            ANY,
+            STARTS,
+            PLAIN_HOST,
+            TWO_NODES,
+        ),
+        (
+            "FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER",
+            having(FI_PROVIDER="tcp", NCCL_NET_PLUGIN="none", FI_EFA_FORK_SAFE="1"),
+            ANY,
+            STARTS,
+            ANY,
+            ANY,
+        ),
+        (
+            "FAIL job: NCCL_NET; NOTE job: NCCL_CROSS_NIC, NCCL_IB_ADAPTIVE_ROUTING, NCCL_IB_FIFO_TC, "
+            "NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_NVLS_CHUNKSIZE, NCCL_P2P_NET_CHUNKSIZE",
+            having(NCCL_NET="FasTrak"),
+            Machine(cloud="gcp", instance_type="a4-highgpu-8g"),
+            STARTS,
+            ANY,
+            ANY,
+        ),
+        (
+            "WARN job: OFI_NCCL_PROTOCOL",
+            having(OFI_NCCL_PROTOCOL="SENDRECV"),
+            Machine(cloud="aws", instance_type="p5en.48xlarge"),
+            STARTS,
+            ANY,
+            ANY,
+        ),
+        ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY, TWO_NODES),
+        (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY, TWO_NODES),
+        (
+            having(**{name: value for name, value in TCPX.items() if name != "NCCL_PROTO"}),
+            ANY,
+            STARTS,
+            ANY,
+            TWO_NODES,
+        ),
+        (
+            having(OFI_NCCL_PROTOCOL="SENDRECV"),
+            Machine(cloud="aws", instance_type="p4d.24xlarge"),
+            STARTS,
+            ANY,
+            ANY,
+        ),
+        (PLAIN, Machine(cloud="aws"), STARTS, ANY, TWO_NODES),
+        (having(NCCL_IB_TC="41", NCCL_NET_PLUGIN="none"), ANY, STARTS, ANY, TWO_NODES),
+        (having(NCCL_IB_TC="41", NCCL_NET="Socket"), ANY, STARTS, ANY, ONE_NODE),
+        (having(FI_PROVIDER="efa", NCCL_ALGO="ring,tree"), ANY, STARTS, ANY, TWO_NODES),
+    ],
 }

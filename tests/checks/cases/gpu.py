@@ -15,7 +15,7 @@ from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
 from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases, alike, rows_of
+from tests.checks.cases import Cases, rows_of
 
 EIGHT_RANKS = Launch("torchrun", 0, 8, 0, 8, 1)
 NO_NVML = Absent("NVML: no libnvidia-ml.so.1", "Missing")
@@ -70,172 +70,131 @@ _count = rows_of(
     environment=Environment(),
     container=BARE_HOST,
 )
-CASES = {
-    "gpu.smi-canary": Cases(
-        bad=[("FAIL node: nvidia-smi", Smi(gpus=1), PAIR)],
-        good=[
-            (Smi(gpus=2), PAIR),
-        ],
-    ),
-    "gpu.count": Cases(
-        bad=[
-            ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
-            ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
-            ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *REST),
-            ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *REST),
-            _count("FAIL node: GPUs", gpus=NO_NVML, pci=on_the_bus(), driver=NO_DRIVER),
-            _count("FAIL job: GPUs", gpus=NO_NVML, pci=on_the_bus("nvidia")),
-            _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_GIVEN),
-            _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_IN_A_PROLOG),
-            _count("FAIL node: GPUs", devices=EIGHT_NODES),
-            _count("FAIL image: /dev/nvidia-uvm", gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci(), container=DOCKER),
-            (
-                "WARN node: GPU0, GPU1",
-                Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
-                Job(),
-                Launch(),
-                NODES,
-                *REST,
-            ),
-        ],
-        good=[
-            (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *REST),
-            (_TOLD_APART, Job(), Launch(), NODES, *REST),
-            (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),
-            (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *REST),
-            _count(gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci()),
-            _count(devices=EIGHT_NODES, container=DOCKER),
-            _count(devices=EIGHT_NODES, environment=_GIVEN),
-            _count(devices=_CLOSED_TO_ONE),
-            _count(devices=EIGHT_NODES, pci=on_the_bus("vfio-pci", 8)),
-        ],
-    ),
-    "gpu.p2p": Cases(
-        bad=[
-            ("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
-            ("FAIL node: GPU0 and GPU1", TWO, _ONE_WAY, TREE, NO_LINKS, METAL),
-            (
-                "FAIL node: GPU0 and GPU1",
-                TWO,
-                access("NS", "NS"),
-                TREE,
-                _LINKED,
-                METAL,
-            ),  # no way through host memory: NCCL gives up
-        ],
-        other=[("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", TWO, _SILENT, TREE, NO_LINKS, METAL)],
-        good=[
-            (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
-            (TWO, access("CNS", "NS"), Pci(), NO_LINKS, METAL),
-            (DESKTOP, access("CNS", "NS"), TREE, NO_LINKS, METAL),
-        ],
-    ),
-    "gpu.errors/ecc": Cases(
-        bad=[("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN))],
-        good=[
-            (box(PROTECTED, REPAIRED),),
-            (box(BARE, PROTECTED),),
-        ],
-    ),
-    "gpu.mode/ecc-mode": Cases(
-        bad=[
-            ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL),
-        ],
-        good=[
-            (box(BARE, BARE), ALL),
-            (box(BARE, PROTECTED), Environment({"CUDA_VISIBLE_DEVICES": "1"})),
-            (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
-        ],
-    ),
-    "gpu.model": Cases(
-        bad=[
-            ("WARN job: GPUs", box(HEALTHY, OTHER), ALL),
-            ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
-        ],
-        good=[
-            (WELL, ALL),
-            (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=REFUSED)), ALL),
-            (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
-        ],
-    ),
-    "gpu.clocks/throttle": Cases(
-        bad=[
-            (
-                "WARN node: GPU0; NOTE unknown: GPU1",
-                box(replace(HEALTHY, throttle=("hw-thermal-slowdown",)), _UNTOLD, HEALTHY),
-            )
-        ],
-        other=[("UNKNOWN: NVML nvmlDeviceGetRemappedRows: Unknown Error", box(_UNTOLD))],
-        good=[(box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)],
-    ),
-    "gpu.errors/remap": Cases(
-        bad=[("FAIL node: GPU1", box(HEALTHY, replace(HEALTHY, remap_failed=True)))],
-        good=[(box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
-    ),
-    "gpu.busy": Cases(
-        bad=[
-            ("WARN unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,)))),
-            ("FAIL unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB))),
-            ("FAIL unknown: GPU0", box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0))),
-            ("WARN unknown: GPU0", box(replace(HEALTHY, memory_used_bytes=40 * GIB))),
-        ],
-        other=[("NOTE unknown: GPU0", box(replace(HEALTHY, processes=(None, 30 << 20))))],
-        good=[
-            (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
-        ],
-    ),
-    "gpu.mode/mig": Cases(
-        bad=[
-            ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
-            ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
-            ("WARN node: GPU0", box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
-        ],
-        good=[(box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
-    ),
-    "gpu.mode/persistence": Cases(
-        good=[(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)]
-    ),
-    "gpu.mode/compute-mode": Cases(
-        bad=[
-            ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
-            ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()),
-        ],
-        good=[
-            (box(_EXCLUSIVE), Job()),
-            (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
-        ],
-    ),
-    "gpu.errors/xid": Cases(
-        bad=[
-            ("FAIL node: GPU0", log(LINK), BOX),
-            ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
-            ("WARN node: GPU0", log(replace(FELL, at_s=100.0), uptime_s=300_000.0), BOX),
-            ("FAIL node: GPU0; NOTE unknown: GPU0", log(FELL, CLEARED, replace(FELL, at_s=5000.0)), BOX),
-            ("FAIL node: GPU0", log(*(replace(FELL, at_s=3600.0 + n) for n in range(50)), uptime_s=7300.0), BOX),
-        ],
-        other=[("NOTE unknown: kernel log", replace(log(uptime_s=100_000.0), oldest_s=90_000.0), BOX)],
-        good=[
-            (log(LINK_SOFT), BOX),
-            (log(FELL, CLEARED), BOX),
-            (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
-        ],
-    ),
-    "gpu.clocks/limits": Cases(
-        bad=[
-            ("WARN image: GPU0", box(CAPPED)),
-            ("WARN image: GPU0, GPU1, GPU2", box(*(replace(FULL, clock_MHz=345),) * 3)),
-            ("WARN node: GPU1", box(FULL, replace(FULL, temperature_C=89))),
-            *alike(
-                "WARN node: GPU2",
-                box(FULL, FULL, replace(FULL, clock_MHz=990)),
-                box(FULL, FULL, replace(FULL, hot_s=5400)),
-            ),
-        ],
-        good=[
-            (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),
-            (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
-            (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
-        ],
-    ),
-    "gpu.errors/replays": Cases(good=[(box(replace(FULL, pcie_replays=5000)),)]),
+CASES: Cases = {
+    "gpu.smi-canary": [
+        ("FAIL node: nvidia-smi", Smi(gpus=1), PAIR),
+        (Smi(gpus=2), PAIR),
+    ],
+    "gpu.count": [
+        ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
+        ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
+        ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *REST),
+        ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *REST),
+        _count("FAIL node: GPUs", gpus=NO_NVML, pci=on_the_bus(), driver=NO_DRIVER),
+        _count("FAIL job: GPUs", gpus=NO_NVML, pci=on_the_bus("nvidia")),
+        _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_GIVEN),
+        _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_IN_A_PROLOG),
+        _count("FAIL node: GPUs", devices=EIGHT_NODES),
+        _count("FAIL image: /dev/nvidia-uvm", gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci(), container=DOCKER),
+        (
+            "WARN node: GPU0, GPU1",
+            Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
+            Job(),
+            Launch(),
+            NODES,
+            *REST,
+        ),
+        (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *REST),
+        (_TOLD_APART, Job(), Launch(), NODES, *REST),
+        (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),
+        (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *REST),
+        _count(gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci()),
+        _count(devices=EIGHT_NODES, container=DOCKER),
+        _count(devices=EIGHT_NODES, environment=_GIVEN),
+        _count(devices=_CLOSED_TO_ONE),
+        _count(devices=EIGHT_NODES, pci=on_the_bus("vfio-pci", 8)),
+    ],
+    "gpu.p2p": [
+        ("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+        ("FAIL node: GPU0 and GPU1", TWO, _ONE_WAY, TREE, NO_LINKS, METAL),
+        (
+            "FAIL node: GPU0 and GPU1",
+            TWO,
+            access("NS", "NS"),
+            TREE,
+            _LINKED,
+            METAL,
+        ),  # no way through host memory: NCCL gives up
+        ("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", TWO, _SILENT, TREE, NO_LINKS, METAL),
+        (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
+        (TWO, access("CNS", "NS"), Pci(), NO_LINKS, METAL),
+        (DESKTOP, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+    ],
+    "gpu.errors/ecc": [
+        ("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN)),
+        (box(PROTECTED, REPAIRED),),
+        (box(BARE, PROTECTED),),
+    ],
+    "gpu.mode/ecc-mode": [
+        ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL),
+        (box(BARE, BARE), ALL),
+        (box(BARE, PROTECTED), Environment({"CUDA_VISIBLE_DEVICES": "1"})),
+        (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
+    ],
+    "gpu.model": [
+        ("WARN job: GPUs", box(HEALTHY, OTHER), ALL),
+        ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
+        (WELL, ALL),
+        (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=REFUSED)), ALL),
+        (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
+    ],
+    "gpu.clocks/throttle": [
+        (
+            "WARN node: GPU0; NOTE unknown: GPU1",
+            box(replace(HEALTHY, throttle=("hw-thermal-slowdown",)), _UNTOLD, HEALTHY),
+        ),
+        ("UNKNOWN: NVML nvmlDeviceGetRemappedRows: Unknown Error", box(_UNTOLD)),
+        (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),),
+    ],
+    "gpu.errors/remap": [
+        ("FAIL node: GPU1", box(HEALTHY, replace(HEALTHY, remap_failed=True))),
+        (box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),),
+    ],
+    "gpu.busy": [
+        ("WARN unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,)))),
+        ("FAIL unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB))),
+        ("FAIL unknown: GPU0", box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0))),
+        ("WARN unknown: GPU0", box(replace(HEALTHY, memory_used_bytes=40 * GIB))),
+        ("NOTE unknown: GPU0", box(replace(HEALTHY, processes=(None, 30 << 20)))),
+        (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
+    ],
+    "gpu.mode/mig": [
+        ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
+        ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
+        ("WARN node: GPU0", box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
+        (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch()),
+    ],
+    "gpu.mode/persistence": [
+        (box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),),
+    ],
+    "gpu.mode/compute-mode": [
+        ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
+        ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()),
+        (box(_EXCLUSIVE), Job()),
+        (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
+    ],
+    "gpu.errors/xid": [
+        ("FAIL node: GPU0", log(LINK), BOX),
+        ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
+        ("WARN node: GPU0", log(replace(FELL, at_s=100.0), uptime_s=300_000.0), BOX),
+        ("FAIL node: GPU0; NOTE unknown: GPU0", log(FELL, CLEARED, replace(FELL, at_s=5000.0)), BOX),
+        ("FAIL node: GPU0", log(*(replace(FELL, at_s=3600.0 + n) for n in range(50)), uptime_s=7300.0), BOX),
+        ("NOTE unknown: kernel log", replace(log(uptime_s=100_000.0), oldest_s=90_000.0), BOX),
+        (log(LINK_SOFT), BOX),
+        (log(FELL, CLEARED), BOX),
+        (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
+    ],
+    "gpu.clocks/limits": [
+        ("WARN image: GPU0", box(CAPPED)),
+        ("WARN image: GPU0, GPU1, GPU2", box(*(replace(FULL, clock_MHz=345),) * 3)),
+        ("WARN node: GPU1", box(FULL, replace(FULL, temperature_C=89))),
+        ("WARN node: GPU2", box(FULL, FULL, replace(FULL, clock_MHz=990))),
+        ("WARN node: GPU2", box(FULL, FULL, replace(FULL, hot_s=5400))),
+        (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),
+        (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
+        (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
+    ],
+    "gpu.errors/replays": [
+        (box(replace(FULL, pcie_replays=5000)),),
+    ],
 }

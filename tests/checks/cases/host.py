@@ -67,163 +67,118 @@ _ROOM = Memory(256 * GIB, 200 * GIB)
 _threads = rows_of(process=user(), launch=Launch(), cgroup=FREE, gpus=EIGHT, job=Job())
 _shm = rows_of(memory=SMALL, gpus=NEW_DRIVER, launch=Launch(), software=NCCL_2_21, settings=PLAIN, job=Job())
 _memlock = rows_of(memlock=Memlock(65536), fabric=NIC, process=user(), user=JobUser())
-CASES = {
-    "host.limits/nofile": Cases(
-        bad=[
-            ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job(), JobUser()),
-            ("WARN image: RLIMIT_NOFILE", OpenFiles(64, 4096), Launch(), Job(local=True), JobUser()),
-            ("WARN image: RLIMIT_NOFILE", ROOTS, Launch(), Job(local=True), LOW_USER),
-            ("WARN image: RLIMIT_NOFILE", OpenFiles(1024, 1024), LARGE, Job(), JobUser()),
-        ],
-        other=[("NOTE unknown: RLIMIT_NOFILE", OpenFiles(1024, None), LARGE, Job(), JobUser())],
-        good=[
-            (OpenFiles(65536, 65536), LARGE, Job(), JobUser()),
-            (OpenFiles(1024, 1048576), LARGE, Job(), JobUser()),
-            (OpenFiles(1024, 4096), LARGE, Job(local=True), JobUser()),
-            (OpenFiles(1024, 1024), Launch(), Job(), JobUser()),
-            (OpenFiles(64, 64), Launch(), Job(), HIGH_USER),
-            (OpenFiles(64, 64), Launch(), Job(), JobUser("1000")),
-        ],
-    ),
-    "host.limits/threads": Cases(
-        bad=[
-            _threads("FAIL image: pids.max", cgroup=_pids(256, used=14)),
-            _threads("WARN image: pids.max", cgroup=_pids(1024)),
-            _threads(
-                "FAIL image: pids.max", launch=Launch("mpi", 3, 16, visible_gpus="3"), cgroup=_pids(300, used=100)
-            ),
-            _threads("FAIL image: RLIMIT_NPROC", process=_few(1000, frozenset())),
-            _threads("FAIL image: RLIMIT_NPROC", process=_few(0, frozenset({"sys_admin"}), first=False)),
-        ],
-        good=[
-            _threads(process=_few(0, frozenset())),  # root in docker
-            _threads(process=_few(1000, frozenset({"sys_admin"}))),
-            _threads(launch=Launch(visible_gpus="3"), cgroup=_pids(300, used=20)),
-            _threads(cgroup=_pids(1024), gpus=Absent("no NVML")),
-            _threads(cgroup=_pids(1024), job=Job("gloo")),
-            _threads(launch=LARGE, cgroup=_pids(4096)),
-        ],
-        other=[_threads("UNKNOWN: /sys is hidden", cgroup=Cgroup(None, None, Absent("/sys is hidden")))],
-    ),
-    "host.shm/shm": Cases(
-        bad=[
-            _shm("WARN image: /dev/shm", memory=SharedMemory(800 * MIB, 800 * MIB), gpus=EIGHT),
-            _shm("FAIL image: /dev/shm", gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1)),
-            _shm("FAIL image: /dev/shm", memory=SharedMemory(4 * MIB, 4 * MIB), launch=ONE_PER_NODE),
-            _shm(
-                "FAIL image: /dev/shm", memory=SharedMemory(250 * MIB, 250 * MIB), launch=TWO_NODES, software=NCCL_2_27
-            ),
-        ],
-        good=[
-            _shm(memory=ROOMY, gpus=EIGHT),
-            _shm(software=NCCL_2_27),
-            _shm(launch=ONE_PER_NODE, software=NCCL_2_27),
-            _shm(memory=SharedMemory(253 * MIB, 253 * MIB), launch=TWO_NODES, software=NCCL_2_27),
-            _shm(gpus=ONE),
-            _shm(memory=ROOMY, gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1), software=NCCL_2_27),
-        ],
-    ),
-    "host.shm/shm-stale": Cases(
-        other=[("NOTE unknown: /dev/shm", SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,)))],
-        good=[
-            (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
-            (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
-            (SharedMemory(8 * GIB, 100 * MIB, segments=()),),
-        ],
-    ),
-    "host.limits/memlock": Cases(
-        bad=[
-            _memlock("WARN image: RLIMIT_MEMLOCK", memlock=Memlock(1 * GIB)),
-            _memlock("FAIL image: RLIMIT_MEMLOCK", memlock=Memlock(None), user=LOW_USER),
-            _memlock("FAIL image: RLIMIT_MEMLOCK", process=user("ipc_lock", first_user_namespace=False)),
-        ],
-        good=[
-            _memlock(memlock=Memlock(65536, exempt=True), process=user("ipc_lock")),
-            _memlock(user=HIGH_USER),
-            _memlock(user=JobUser("1000")),
-        ],
-    ),
-    "host.shm/caps": Cases(
-        good=[
-            (DOCKER, user("sys_nice"), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
-            (DOCKER, user(), ROOMY, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
-            (DOCKER, user(), SMALL, ONE, Launch(), NCCL_2_27, PLAIN, Job()),
-        ]
-    ),
-    "host.oom": Cases(
-        bad=[
-            ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
-            (
-                "WARN image: memory",
-                _ROOM,
-                Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)),
-                LARGE,
-                Absent("no NVML"),
-                Job(),
-            ),
-        ],
-        other=[
-            ("NOTE unknown: swap", _SWAPPED, Absent("not mounted here"), Launch(), EIGHT, Job()),
-            ("NOTE unknown: memory", replace(_SWAPPED, swap_free_bytes=8 * GIB), _FULL, Launch(), EIGHT, Job()),
-        ],
-        good=[
-            (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB)), Launch(), EIGHT, Job()),
-            (_ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job("gloo")),
-            (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here"), Launch(), EIGHT, Job()),
-        ],
-    ),
-    "host.cpu/affinity": Cases(
-        bad=[
-            ("FAIL job: processors; WARN job: GPU2, GPU3", allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
-            ("WARN job: processors, GPU2, GPU3", allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
-            ("WARN job: GPU2, GPU3", allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
-            ("WARN job: GPU0, GPU1", allowed(*HIGH), TWO_SOCKETS, replace(FOUR, all=FOUR.all[:2]), SRUN, Job()),
-            ("WARN job: GPU2; NOTE unknown: GPU3", allowed(*LOW), TWO_SOCKETS, _SOME_NEAR, TORCHRUN, Job()),
-            (
-                "FAIL job: processors",
-                allowed(0, 1, 2),
-                TWO_SOCKETS,
-                _NO_GPUS,
-                TORCHRUN,
-                Job(),
-            ),
-            ("WARN job: processors", allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
-            ("WARN job: rank 0", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, SRUN, Job()),
-            ("WARN job: processors", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, _FOUR_RANKS, Job()),
-            ("FAIL job: processors", allowed(0, 1, 5), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
-        ],
-        other=[
-            # An interactive allocation: who knows how the job will be started.
-            ("NOTE unknown: processors", allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, _FOUR_RANKS, Job()),
-            ("NOTE unknown: rank 0", allowed(0), TWO_SOCKETS, FOUR, Launch("slurm", 0, 1, 0, 1, 1, 0), Job()),
-            ("NOTE unknown: processors", allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job("gloo")),
-        ],
-        good=[
-            (allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, SRUN, Job()),
-            (allowed(*HIGH), TWO_SOCKETS, FOUR, SRUN, Job()),
-            (allowed(*LOW, *HIGH), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
-            (allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job()),
-            (allowed(0, 1, 32, 33), TWO_SOCKETS, FOUR, Launch(), Job()),
-            (allowed(0), TWO_SOCKETS, FOUR, ONE_PER_NODE, Job()),
-            (allowed(*range(8)), TWO_SOCKETS, Absent("no NVML"), Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
-        ],
-    ),
-    "host.cpu/cpu-quota": Cases(
-        other=[("NOTE unknown: cpu quota", Cgroup(Quota(64.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())],
-        good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())],
-    ),
-    "host.cpu/numa-bind": Cases(
-        bad=[("WARN job: NUMA", MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
-        good=[
-            (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
-            (MemoryPolicy("bind", (7,)), allowed(*LOW), TWO_SOCKETS),  # not allowed: the kernel refuses that
-            (MemoryPolicy("local"), allowed(*LOW), TWO_SOCKETS),
-            (MemoryPolicy(), allowed(*LOW, memory_nodes=()), TWO_SOCKETS),
-            (MemoryPolicy("bind", (1,)), allowed(0), Cpus((0,), "x", ())),  # a kernel without NUMA
-        ],
-    ),
-    "host.cpu/governor": Cases(
-        bad=[("WARN image: governor", Scaling("intel_cpufreq", "powersave"))],
-        other=[("NOTE unknown: governor", Scaling("intel_pstate", "powersave"))],
-    ),
+CASES: Cases = {
+    "host.limits/nofile": [
+        ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job(), JobUser()),
+        ("WARN image: RLIMIT_NOFILE", OpenFiles(64, 4096), Launch(), Job(local=True), JobUser()),
+        ("WARN image: RLIMIT_NOFILE", ROOTS, Launch(), Job(local=True), LOW_USER),
+        ("WARN image: RLIMIT_NOFILE", OpenFiles(1024, 1024), LARGE, Job(), JobUser()),
+        ("NOTE unknown: RLIMIT_NOFILE", OpenFiles(1024, None), LARGE, Job(), JobUser()),
+        (OpenFiles(65536, 65536), LARGE, Job(), JobUser()),
+        (OpenFiles(1024, 1048576), LARGE, Job(), JobUser()),
+        (OpenFiles(1024, 4096), LARGE, Job(local=True), JobUser()),
+        (OpenFiles(1024, 1024), Launch(), Job(), JobUser()),
+        (OpenFiles(64, 64), Launch(), Job(), HIGH_USER),
+        (OpenFiles(64, 64), Launch(), Job(), JobUser("1000")),
+    ],
+    "host.limits/threads": [
+        _threads("FAIL image: pids.max", cgroup=_pids(256, used=14)),
+        _threads("WARN image: pids.max", cgroup=_pids(1024)),
+        _threads("FAIL image: pids.max", launch=Launch("mpi", 3, 16, visible_gpus="3"), cgroup=_pids(300, used=100)),
+        _threads("FAIL image: RLIMIT_NPROC", process=_few(1000, frozenset())),
+        _threads("FAIL image: RLIMIT_NPROC", process=_few(0, frozenset({"sys_admin"}), first=False)),
+        _threads(process=_few(0, frozenset())),  # root in docker
+        _threads(process=_few(1000, frozenset({"sys_admin"}))),
+        _threads(launch=Launch(visible_gpus="3"), cgroup=_pids(300, used=20)),
+        _threads(cgroup=_pids(1024), gpus=Absent("no NVML")),
+        _threads(cgroup=_pids(1024), job=Job("gloo")),
+        _threads(launch=LARGE, cgroup=_pids(4096)),
+        _threads("UNKNOWN: /sys is hidden", cgroup=Cgroup(None, None, Absent("/sys is hidden"))),
+    ],
+    "host.shm/shm": [
+        _shm("WARN image: /dev/shm", memory=SharedMemory(800 * MIB, 800 * MIB), gpus=EIGHT),
+        _shm("FAIL image: /dev/shm", gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1)),
+        _shm("FAIL image: /dev/shm", memory=SharedMemory(4 * MIB, 4 * MIB), launch=ONE_PER_NODE),
+        _shm("FAIL image: /dev/shm", memory=SharedMemory(250 * MIB, 250 * MIB), launch=TWO_NODES, software=NCCL_2_27),
+        _shm(memory=ROOMY, gpus=EIGHT),
+        _shm(software=NCCL_2_27),
+        _shm(launch=ONE_PER_NODE, software=NCCL_2_27),
+        _shm(memory=SharedMemory(253 * MIB, 253 * MIB), launch=TWO_NODES, software=NCCL_2_27),
+        _shm(gpus=ONE),
+        _shm(memory=ROOMY, gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1), software=NCCL_2_27),
+    ],
+    "host.shm/shm-stale": [
+        ("NOTE unknown: /dev/shm", SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,))),
+        (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
+        (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
+        (SharedMemory(8 * GIB, 100 * MIB, segments=()),),
+    ],
+    "host.limits/memlock": [
+        _memlock("WARN image: RLIMIT_MEMLOCK", memlock=Memlock(1 * GIB)),
+        _memlock("FAIL image: RLIMIT_MEMLOCK", memlock=Memlock(None), user=LOW_USER),
+        _memlock("FAIL image: RLIMIT_MEMLOCK", process=user("ipc_lock", first_user_namespace=False)),
+        _memlock(memlock=Memlock(65536, exempt=True), process=user("ipc_lock")),
+        _memlock(user=HIGH_USER),
+        _memlock(user=JobUser("1000")),
+    ],
+    "host.shm/caps": [
+        (DOCKER, user("sys_nice"), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
+        (DOCKER, user(), ROOMY, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
+        (DOCKER, user(), SMALL, ONE, Launch(), NCCL_2_27, PLAIN, Job()),
+    ],
+    "host.oom": [
+        ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
+        (
+            "WARN image: memory",
+            _ROOM,
+            Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)),
+            LARGE,
+            Absent("no NVML"),
+            Job(),
+        ),
+        ("NOTE unknown: swap", _SWAPPED, Absent("not mounted here"), Launch(), EIGHT, Job()),
+        ("NOTE unknown: memory", replace(_SWAPPED, swap_free_bytes=8 * GIB), _FULL, Launch(), EIGHT, Job()),
+        (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB)), Launch(), EIGHT, Job()),
+        (_ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job("gloo")),
+        (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here"), Launch(), EIGHT, Job()),
+    ],
+    "host.cpu/affinity": [
+        ("FAIL job: processors; WARN job: GPU2, GPU3", allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+        ("WARN job: processors, GPU2, GPU3", allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+        ("WARN job: GPU2, GPU3", allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
+        ("WARN job: GPU0, GPU1", allowed(*HIGH), TWO_SOCKETS, replace(FOUR, all=FOUR.all[:2]), SRUN, Job()),
+        ("WARN job: GPU2; NOTE unknown: GPU3", allowed(*LOW), TWO_SOCKETS, _SOME_NEAR, TORCHRUN, Job()),
+        ("FAIL job: processors", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
+        ("WARN job: processors", allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
+        ("WARN job: rank 0", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, SRUN, Job()),
+        ("WARN job: processors", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, _FOUR_RANKS, Job()),
+        ("FAIL job: processors", allowed(0, 1, 5), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
+        # An interactive allocation: who knows how the job will be started.
+        ("NOTE unknown: processors", allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, _FOUR_RANKS, Job()),
+        ("NOTE unknown: rank 0", allowed(0), TWO_SOCKETS, FOUR, Launch("slurm", 0, 1, 0, 1, 1, 0), Job()),
+        ("NOTE unknown: processors", allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job("gloo")),
+        (allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, SRUN, Job()),
+        (allowed(*HIGH), TWO_SOCKETS, FOUR, SRUN, Job()),
+        (allowed(*LOW, *HIGH), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+        (allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job()),
+        (allowed(0, 1, 32, 33), TWO_SOCKETS, FOUR, Launch(), Job()),
+        (allowed(0), TWO_SOCKETS, FOUR, ONE_PER_NODE, Job()),
+        (allowed(*range(8)), TWO_SOCKETS, Absent("no NVML"), Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
+    ],
+    "host.cpu/cpu-quota": [
+        ("NOTE unknown: cpu quota", Cgroup(Quota(64.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job()),
+        (Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job()),
+    ],
+    "host.cpu/numa-bind": [
+        ("WARN job: NUMA", MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS),
+        (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
+        (MemoryPolicy("bind", (7,)), allowed(*LOW), TWO_SOCKETS),  # not allowed: the kernel refuses that
+        (MemoryPolicy("local"), allowed(*LOW), TWO_SOCKETS),
+        (MemoryPolicy(), allowed(*LOW, memory_nodes=()), TWO_SOCKETS),
+        (MemoryPolicy("bind", (1,)), allowed(0), Cpus((0,), "x", ())),  # a kernel without NUMA
+    ],
+    "host.cpu/governor": [
+        ("WARN image: governor", Scaling("intel_cpufreq", "powersave")),
+        ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")),
+    ],
 }

@@ -31,7 +31,7 @@ from ncclprobe.facts.routes import Routes, Rule
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases, alike, rows_of
+from tests.checks.cases import Cases, rows_of
 
 HDR = Rate(200, 4, "HDR")
 PEERMEM = GpuDirect({"/sys/module/nvidia_peermem/version": "550.127.08"}, (5, 15))
@@ -93,241 +93,189 @@ _roce_mtu = rows_of(
 _same_subnet = rows_of(
     fabric=BOTH, settings=PLAIN, found=SAME, routes=routed(), sysctls=sysctls_of(eth0=FLUX, eth1=FLUX)
 )
-CASES = {
-    "ib.gdr/gdr": Cases(
-        bad=[
-            _gdr("WARN image: GPUDirect RDMA", direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 21, 5)),
-            _gdr("WARN job: GPUDirect RDMA", settings=having("NCCL_DMABUF_ENABLE", "0"), direct=_OPEN),
-            _gdr("WARN node: GPU3", pci=pci(far=(3,))),
-            _gdr("WARN job: NCCL_NET_GDR_LEVEL", settings=having("NCCL_NET_GDR_LEVEL", "LOC")),
-            _gdr("WARN job: NCCL_NET_GDR_READ", settings=having("NCCL_NET_GDR_READ", "0")),
-            _gdr("FAIL image: GPUDirect RDMA", direct=_CLOSED, nvlinks=_SWITCHED, launch=TWO_NODES),
-        ],
-        other=[
-            _gdr("NOTE unknown: GPU2 and GPU3", pci=pci(far=(2, 3))),
-            _gdr("NOTE unknown: GPUDirect RDMA", pci=_UNREAD),
-            _gdr(
-                "UNKNOWN: whether this old kernel has DMA-BUF for RDMA cannot be seen",
-                direct=GpuDirect({}, (4, 18), "open"),
-            ),
-        ],
-        good=[
-            _gdr(direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 23, 4)),
-            _gdr(fabric=_MANAGEMENT, nvlinks=_UNREAD, launch=TWO_NODES, machine=_UNREAD),
-            _gdr(launch=TWO_NODES),
-            _gdr(direct=_OPEN, software=nccl(2, 21, 5), launch=TWO_NODES),
-            _gdr(direct=NOTHING, gpus=gpus(4, "NVIDIA GeForce RTX 4090")),
-            _gdr(pci=pci(far=(3,)), nvlinks=_SWITCHED, launch=TWO_NODES),
-            _gdr(pci=pci(far=(0, 1, 2, 3)), launch=TWO_NODES),
-            _gdr(pci=pci(far=(3,)), launch=TWO_NODES, machine=GUEST),
-            _gdr(settings=having("NCCL_NET_GDR_LEVEL", "SYS"), pci=pci(far=(3,)), launch=TWO_NODES),
-            _gdr(fabric=fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0), direct=NOTHING),
-        ],
-    ),
-    "ib.gdr/gpu-near": Cases(
-        bad=[
-            _gpu_near("WARN node: GPU3", pci=pci(far=(3,))),
-            _gpu_near("WARN node: GPU1", fabric=fabric(port(1, Rate(25, 1, "EDR")))),
-            _gpu_near("WARN node: GPU3", fabric=fabric(count=3)),
-            _gpu_near("WARN node: GPU3", settings=having("NCCL_IB_HCA", "^mlx5_3")),
-        ],
-        other=[
-            _gpu_near(
-                "UNKNOWN: the PCI tree does not show the distance between GPUs and NICs", pci=_BLIND, machine=_UNREAD
-            )
-        ],
-        good=[
-            _gpu_near(fabric=_MANAGEMENT, machine=_UNREAD),
-            _gpu_near(pci=pci(far=(0, 1, 2, 3))),
-            _gpu_near(fabric=fabric(count=2)),
-            _gpu_near(pci=pci(far=(3,)), machine=GUEST),
-            _gpu_near(fabric=fabric(count=1), gpus=gpus(1)),
-            _gpu_near(pci=_UNPLACED),
-            _gpu_near(fabric=fabric(port(1, state=Absent("timed out", "TimedOut")))),
-        ],
-    ),
-    "ib.gdr/numa": Cases(
-        good=[
-            (fabric(), PLAIN, pci(), gpus(), METAL),
-            (fabric(count=1), PLAIN, pci(), gpus(), METAL),
-            (fabric(), PLAIN, pci(moved=(2, 3)), gpus(2), METAL),
-        ],
-        other=[
-            ("UNKNOWN: no NIC's NUMA node could be read", fabric(), PLAIN, _BLIND, gpus(), _UNREAD),
-            ("NOTE unknown: mlx5_0", fabric(), PLAIN, _HOMELESS, gpus(), _UNREAD),
-        ],
-    ),
-    "ib.state": Cases(
-        bad=[
-            _state("FAIL link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), launch=TWO_NODES),
-            _state("WARN link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), pci=Absent("no sysfs")),
-            _state("WARN link: mlx5_1:1", fabric=fabric(port(1, physical="LinkErrorRecovery"))),
-            _state("FAIL link: mlx5_0:1", fabric=fabric(port(0, **_DOWN), count=1), launch=TWO_NODES),
-            _state(
-                "WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1",
-                fabric=fabric(*(port(n, **_DOWN) for n in range(3))),
-                launch=TWO_NODES,
-            ),
-            _state(
-                "FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
-                fabric=fabric(*(port(n, **_DOWN) for n in range(4))),
-                launch=TWO_NODES,
-            ),
-            _state("FAIL fabric: mlx5_1:1", fabric=fabric(port(1, state="INIT"))),
-            _state("WARN link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), pci=_FLAT),
-        ],
-        other=[
-            _state("NOTE link: mlx5_5:1", fabric=fabric(port(5, **_DOWN), count=5), launch=TWO_NODES),
-            _state(
-                "NOTE link: mlx5_0b:1, mlx5_1b:1, mlx5_2b:1, mlx5_3b:1",
-                fabric=Fabric((*fabric().devices, *_SECOND_PORTS)),
-                launch=TWO_NODES,
-            ),
-            _state(
-                "NOTE link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
-                fabric=fabric(*(port(n, **_DOWN) for n in range(4))),
-            ),
-            _state(
-                "NOTE link: mlx5_5:1", fabric=fabric(port(5, state="INIT", link_layer="Ethernet")), launch=TWO_NODES
-            ),
-            _state("NOTE link: mlx5_4:1", fabric=fabric(port(4, **_DOWN)), pci=_UNREAD),
-            _state(
-                "UNKNOWN: no port's state could be read: permission denied",
-                fabric=fabric(*(port(n, state=_UNREAD) for n in range(4))),
-            ),
-            _state("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, state=_UNREAD))),
-        ],
-        good=[
-            _state(fabric=fabric(port(2, **_DOWN)), settings=having("NCCL_IB_HCA", "^mlx5_2")),
-            _state(fabric=fabric(port(4, **_DOWN)), launch=TWO_NODES),
-            _state(fabric=fabric(port(3, **_DOWN)), gpus=gpus(3)),
-            _state(fabric=fabric(port(0, **_DOWN), count=1)),
-            _state(fabric=Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), launch=TWO_NODES),
-        ],
-    ),
-    "ib.rate": Cases(
-        bad=[
-            _rate("FAIL link: mlx5_1:1", fabric=fabric(port(1, HDR))),
-            _rate("WARN link: mlx5_1:1", fabric=fabric(port(1, HDR)), pci=Absent("no sysfs")),
-            _rate(
-                "FAIL link: mlx5_1:1",
-                fabric=fabric(port(1, HDR)),
-                settings=having("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
-                pci=Absent("no sysfs"),
-            ),
-            _rate(
-                "WARN link: mlx5_1:1",
-                fabric=fabric(port(1, HDR)),
-                settings=having("NCCL_IB_HCA", "mlx5"),
-                pci=Absent("no sysfs"),
-            ),
-            _rate(
-                "FAIL link: mlx5_0:1",
-                fabric=fabric(port(0, Rate(50, 1, "HDR")), count=1),
-                pci=Absent("no sysfs"),
-                gpus=Absent("no driver"),
-            ),
-        ],
-        other=[
-            _rate("NOTE link: mlx5_4:1", fabric=fabric(port(4, HDR))),
-            _rate(
-                "UNKNOWN: no port's rate could be read: permission denied",
-                fabric=fabric(*(port(n, _UNREAD) for n in range(4))),
-            ),
-            _rate("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, _UNREAD))),
-        ],
-        good=[
-            _rate(fabric=Fabric((*fabric(count=3).devices, device(port(3, HDR), board="MT_0000000223")))),
-            _rate(fabric=fabric(port(0, HDR), port(1, HDR))),
-            _rate(fabric=fabric(port(0, Rate(200, 2, "NDR")), count=1)),
-            _rate(fabric=fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1)),
-            _rate(fabric=fabric(port(1, Rate(10, 4), **_DOWN))),
-        ],
-    ),
-    "ib.perm": Cases(
-        bad=[
-            ("FAIL image: /dev/infiniband", Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
-            ("FAIL image: /dev/infiniband", Fabric((_SOFT,)), PLAIN, TWO_NODES),
-        ],
-        other=[("UNKNOWN: permission denied", Fabric((device(port(0), opens=_UNREAD),)), PLAIN, TWO_NODES)],
-        good=[
-            (Fabric((_SOFT, *fabric(roce(0, "10.0.0.5")).devices)), PLAIN, TWO_NODES),
-            (fabric(), PLAIN, TWO_NODES),
-            (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
-        ],
-    ),
-    "ib.losses/flap-history": Cases(
-        good=[
-            (fabric(), PLAIN, downs(2, 9)),
-            (fabric(), PLAIN, downs(20, 30, 40, 50)),
-            (fabric(), PLAIN, _ELSEWHERE),
-            (Fabric(()), PLAIN, _ELSEWHERE),
-            (fabric(), PLAIN, _AT_BOOT),
-        ]
-    ),
-    "ib.losses/losses": Cases(
-        bad=[],
-        good=[
-            (fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
-            (fabric(), PLAIN),
-        ],
-    ),
-    "ib.roce/roce-v2": Cases(
-        bad=[
-            ("WARN node: mlx5_0:1", fabric(roce(0, ""), count=0), PLAIN, Launch()),
-            (
-                "WARN node: mlx5_0:1",
-                fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0),
-                PLAIN,
-                Launch(),
-            ),
-        ],
-        other=[
-            ("NOTE unknown: mlx5_4:1", _MANAGEMENT, PLAIN, TWO_NODES),
-            ("UNKNOWN: permission denied", fabric(roce(0, "", gids=_UNREAD), count=0), PLAIN, TWO_NODES),
-            (
-                "UNKNOWN: the GID tables, or the types of their entries, could not be read",
-                fabric(roce(0, "", gids=_UNTYPED), count=0),
-                PLAIN,
-                TWO_NODES,
-            ),
-        ],
-        good=[
-            (fabric(roce(1, "", Rate(25, 1, "EDR")), count=1), PLAIN, TWO_NODES),
-            (fabric(roce(0, "10.0.0.5"), roce(1, "", Rate(25, 1, "EDR")), count=0), PLAIN, TWO_NODES),
-            (fabric(roce(0, ""), count=0), PLAIN, ONE_NODE),
-        ],
-    ),
-    "ib.roce/roce-mtu": Cases(
-        bad=[
-            _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 4000)),
-            _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 2200), routes=_UNREAD),
-        ],
-        other=[
-            _roce_mtu(
-                "UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",
-                fabric=fabric(roce(0, "", gids=_UNREAD), count=0),
-                found=interfaces(9000),
-                routes=_UNREAD,
-            )
-        ],
-        good=[
-            _roce_mtu(fabric=_MANAGEMENT, found=interfaces(1500, 1500, 1500, 1500, 1500), routes=_UNREAD),
-            _roce_mtu(found=interfaces(4200, 9000)),
-            _roce_mtu(fabric=fabric(roce(4, "10.0.0.5"))),
-            _roce_mtu(fabric=fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0)),
-        ],
-    ),
-    "ib.roce/odd-interface": Cases(
-        bad=[*alike("WARN node: eth0", rails(mtu=1500), rails(addresses=()))],
-        good=[(Interfaces(DOWN.all[-3:]),)],
-    ),
-    "ib.roce/same-subnet": Cases(
-        bad=[_same_subnet("WARN node: eth0 and eth1", routes=Routes((), Absent("no ip")))],
-        good=[
-            _same_subnet(sysctls=sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
-            _same_subnet(routes=Routes((), _BY_SOURCE), sysctls=sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
-            _same_subnet(found=interfaces(9000, 9000), sysctls=sysctls_of()),
-        ],
-    ),
+CASES: Cases = {
+    "ib.gdr/gdr": [
+        _gdr("WARN image: GPUDirect RDMA", direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 21, 5)),
+        _gdr("WARN job: GPUDirect RDMA", settings=having("NCCL_DMABUF_ENABLE", "0"), direct=_OPEN),
+        _gdr("WARN node: GPU3", pci=pci(far=(3,))),
+        _gdr("WARN job: NCCL_NET_GDR_LEVEL", settings=having("NCCL_NET_GDR_LEVEL", "LOC")),
+        _gdr("WARN job: NCCL_NET_GDR_READ", settings=having("NCCL_NET_GDR_READ", "0")),
+        _gdr("FAIL image: GPUDirect RDMA", direct=_CLOSED, nvlinks=_SWITCHED, launch=TWO_NODES),
+        _gdr("NOTE unknown: GPU2 and GPU3", pci=pci(far=(2, 3))),
+        _gdr("NOTE unknown: GPUDirect RDMA", pci=_UNREAD),
+        _gdr(
+            "UNKNOWN: whether this old kernel has DMA-BUF for RDMA cannot be seen",
+            direct=GpuDirect({}, (4, 18), "open"),
+        ),
+        _gdr(direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 23, 4)),
+        _gdr(fabric=_MANAGEMENT, nvlinks=_UNREAD, launch=TWO_NODES, machine=_UNREAD),
+        _gdr(launch=TWO_NODES),
+        _gdr(direct=_OPEN, software=nccl(2, 21, 5), launch=TWO_NODES),
+        _gdr(direct=NOTHING, gpus=gpus(4, "NVIDIA GeForce RTX 4090")),
+        _gdr(pci=pci(far=(3,)), nvlinks=_SWITCHED, launch=TWO_NODES),
+        _gdr(pci=pci(far=(0, 1, 2, 3)), launch=TWO_NODES),
+        _gdr(pci=pci(far=(3,)), launch=TWO_NODES, machine=GUEST),
+        _gdr(settings=having("NCCL_NET_GDR_LEVEL", "SYS"), pci=pci(far=(3,)), launch=TWO_NODES),
+        _gdr(fabric=fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0), direct=NOTHING),
+    ],
+    "ib.gdr/gpu-near": [
+        _gpu_near("WARN node: GPU3", pci=pci(far=(3,))),
+        _gpu_near("WARN node: GPU1", fabric=fabric(port(1, Rate(25, 1, "EDR")))),
+        _gpu_near("WARN node: GPU3", fabric=fabric(count=3)),
+        _gpu_near("WARN node: GPU3", settings=having("NCCL_IB_HCA", "^mlx5_3")),
+        _gpu_near(
+            "UNKNOWN: the PCI tree does not show the distance between GPUs and NICs", pci=_BLIND, machine=_UNREAD
+        ),
+        _gpu_near(fabric=_MANAGEMENT, machine=_UNREAD),
+        _gpu_near(pci=pci(far=(0, 1, 2, 3))),
+        _gpu_near(fabric=fabric(count=2)),
+        _gpu_near(pci=pci(far=(3,)), machine=GUEST),
+        _gpu_near(fabric=fabric(count=1), gpus=gpus(1)),
+        _gpu_near(pci=_UNPLACED),
+        _gpu_near(fabric=fabric(port(1, state=Absent("timed out", "TimedOut")))),
+    ],
+    "ib.gdr/numa": [
+        ("UNKNOWN: no NIC's NUMA node could be read", fabric(), PLAIN, _BLIND, gpus(), _UNREAD),
+        ("NOTE unknown: mlx5_0", fabric(), PLAIN, _HOMELESS, gpus(), _UNREAD),
+        (fabric(), PLAIN, pci(), gpus(), METAL),
+        (fabric(count=1), PLAIN, pci(), gpus(), METAL),
+        (fabric(), PLAIN, pci(moved=(2, 3)), gpus(2), METAL),
+    ],
+    "ib.state": [
+        _state("FAIL link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), launch=TWO_NODES),
+        _state("WARN link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), pci=Absent("no sysfs")),
+        _state("WARN link: mlx5_1:1", fabric=fabric(port(1, physical="LinkErrorRecovery"))),
+        _state("FAIL link: mlx5_0:1", fabric=fabric(port(0, **_DOWN), count=1), launch=TWO_NODES),
+        _state(
+            "WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1",
+            fabric=fabric(*(port(n, **_DOWN) for n in range(3))),
+            launch=TWO_NODES,
+        ),
+        _state(
+            "FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
+            fabric=fabric(*(port(n, **_DOWN) for n in range(4))),
+            launch=TWO_NODES,
+        ),
+        _state("FAIL fabric: mlx5_1:1", fabric=fabric(port(1, state="INIT"))),
+        _state("WARN link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), pci=_FLAT),
+        _state("NOTE link: mlx5_5:1", fabric=fabric(port(5, **_DOWN), count=5), launch=TWO_NODES),
+        _state(
+            "NOTE link: mlx5_0b:1, mlx5_1b:1, mlx5_2b:1, mlx5_3b:1",
+            fabric=Fabric((*fabric().devices, *_SECOND_PORTS)),
+            launch=TWO_NODES,
+        ),
+        _state(
+            "NOTE link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
+            fabric=fabric(*(port(n, **_DOWN) for n in range(4))),
+        ),
+        _state("NOTE link: mlx5_5:1", fabric=fabric(port(5, state="INIT", link_layer="Ethernet")), launch=TWO_NODES),
+        _state("NOTE link: mlx5_4:1", fabric=fabric(port(4, **_DOWN)), pci=_UNREAD),
+        _state(
+            "UNKNOWN: no port's state could be read: permission denied",
+            fabric=fabric(*(port(n, state=_UNREAD) for n in range(4))),
+        ),
+        _state("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, state=_UNREAD))),
+        _state(fabric=fabric(port(2, **_DOWN)), settings=having("NCCL_IB_HCA", "^mlx5_2")),
+        _state(fabric=fabric(port(4, **_DOWN)), launch=TWO_NODES),
+        _state(fabric=fabric(port(3, **_DOWN)), gpus=gpus(3)),
+        _state(fabric=fabric(port(0, **_DOWN), count=1)),
+        _state(fabric=Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), launch=TWO_NODES),
+    ],
+    "ib.rate": [
+        _rate("FAIL link: mlx5_1:1", fabric=fabric(port(1, HDR))),
+        _rate("WARN link: mlx5_1:1", fabric=fabric(port(1, HDR)), pci=Absent("no sysfs")),
+        _rate(
+            "FAIL link: mlx5_1:1",
+            fabric=fabric(port(1, HDR)),
+            settings=having("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
+            pci=Absent("no sysfs"),
+        ),
+        _rate(
+            "WARN link: mlx5_1:1",
+            fabric=fabric(port(1, HDR)),
+            settings=having("NCCL_IB_HCA", "mlx5"),
+            pci=Absent("no sysfs"),
+        ),
+        _rate(
+            "FAIL link: mlx5_0:1",
+            fabric=fabric(port(0, Rate(50, 1, "HDR")), count=1),
+            pci=Absent("no sysfs"),
+            gpus=Absent("no driver"),
+        ),
+        _rate("NOTE link: mlx5_4:1", fabric=fabric(port(4, HDR))),
+        _rate(
+            "UNKNOWN: no port's rate could be read: permission denied",
+            fabric=fabric(*(port(n, _UNREAD) for n in range(4))),
+        ),
+        _rate("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, _UNREAD))),
+        _rate(fabric=Fabric((*fabric(count=3).devices, device(port(3, HDR), board="MT_0000000223")))),
+        _rate(fabric=fabric(port(0, HDR), port(1, HDR))),
+        _rate(fabric=fabric(port(0, Rate(200, 2, "NDR")), count=1)),
+        _rate(fabric=fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1)),
+        _rate(fabric=fabric(port(1, Rate(10, 4), **_DOWN))),
+    ],
+    "ib.perm": [
+        ("FAIL image: /dev/infiniband", Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
+        ("FAIL image: /dev/infiniband", Fabric((_SOFT,)), PLAIN, TWO_NODES),
+        ("UNKNOWN: permission denied", Fabric((device(port(0), opens=_UNREAD),)), PLAIN, TWO_NODES),
+        (Fabric((_SOFT, *fabric(roce(0, "10.0.0.5")).devices)), PLAIN, TWO_NODES),
+        (fabric(), PLAIN, TWO_NODES),
+        (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
+    ],
+    "ib.losses/flap-history": [
+        (fabric(), PLAIN, downs(2, 9)),
+        (fabric(), PLAIN, downs(20, 30, 40, 50)),
+        (fabric(), PLAIN, _ELSEWHERE),
+        (Fabric(()), PLAIN, _ELSEWHERE),
+        (fabric(), PLAIN, _AT_BOOT),
+    ],
+    "ib.losses/losses": [
+        (fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
+        (fabric(), PLAIN),
+    ],
+    "ib.roce/roce-v2": [
+        ("WARN node: mlx5_0:1", fabric(roce(0, ""), count=0), PLAIN, Launch()),
+        (
+            "WARN node: mlx5_0:1",
+            fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0),
+            PLAIN,
+            Launch(),
+        ),
+        ("NOTE unknown: mlx5_4:1", _MANAGEMENT, PLAIN, TWO_NODES),
+        ("UNKNOWN: permission denied", fabric(roce(0, "", gids=_UNREAD), count=0), PLAIN, TWO_NODES),
+        (
+            "UNKNOWN: the GID tables, or the types of their entries, could not be read",
+            fabric(roce(0, "", gids=_UNTYPED), count=0),
+            PLAIN,
+            TWO_NODES,
+        ),
+        (fabric(roce(1, "", Rate(25, 1, "EDR")), count=1), PLAIN, TWO_NODES),
+        (fabric(roce(0, "10.0.0.5"), roce(1, "", Rate(25, 1, "EDR")), count=0), PLAIN, TWO_NODES),
+        (fabric(roce(0, ""), count=0), PLAIN, ONE_NODE),
+    ],
+    "ib.roce/roce-mtu": [
+        _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 4000)),
+        _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 2200), routes=_UNREAD),
+        _roce_mtu(
+            "UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",
+            fabric=fabric(roce(0, "", gids=_UNREAD), count=0),
+            found=interfaces(9000),
+            routes=_UNREAD,
+        ),
+        _roce_mtu(fabric=_MANAGEMENT, found=interfaces(1500, 1500, 1500, 1500, 1500), routes=_UNREAD),
+        _roce_mtu(found=interfaces(4200, 9000)),
+        _roce_mtu(fabric=fabric(roce(4, "10.0.0.5"))),
+        _roce_mtu(fabric=fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0)),
+    ],
+    "ib.roce/odd-interface": [
+        ("WARN node: eth0", rails(mtu=1500)),
+        ("WARN node: eth0", rails(addresses=())),
+        (Interfaces(DOWN.all[-3:]),),
+    ],
+    "ib.roce/same-subnet": [
+        _same_subnet("WARN node: eth0 and eth1", routes=Routes((), Absent("no ip"))),
+        _same_subnet(sysctls=sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
+        _same_subnet(routes=Routes((), _BY_SOURCE), sysctls=sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
+        _same_subnet(found=interfaces(9000, 9000), sysctls=sysctls_of()),
+    ],
 }

@@ -81,126 +81,89 @@ _gloo_group = rows_of(
     processes=ANY,
     job=Job(),
 )
-CASES = {
-    "launch.gloo-group": Cases(
-        bad=[
-            _gloo_group("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
-            _gloo_group("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
-            _gloo_group(
-                "FAIL job: n[0-1] on n0 n1",
-                interfaces=_TWO_NETS,
-                environments=ifnames("eth0,eth1", "eth0"),
-                job=Job("gloo"),
-            ),
-            _gloo_group("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
-        ],
-        good=[
-            _gloo_group(job=Job("gloo")),
-            _gloo_group(environments=ifnames("eth0", "")),
-            _gloo_group(environments=ifnames("eth9", "")),
-            _gloo_group(interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({}), job=Job("gloo")),
-        ],
-    ),
-    "launch.master/master-reach": Cases(
-        bad=[
-            ("FAIL unknown: node0:29500", _FILTERED),
-            ("FAIL job: node0:29500", replace(AT, outcome="resolve", address="", source="", interface="")),
-        ],
-        good=[],
-    ),
-    "launch.ranks/rank-twice": Cases(
-        bad=[
-            ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), NO_PROCESSES),
-            ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": NODE1}), _TWICE),
-        ],
-        good=[(Every({"n0": Launch(), "n1": Launch()}), NO_PROCESSES)],
-    ),
-    "launch.vars/world-agree": Cases(
-        bad=[
-            ("FAIL job: nnodes on n1", Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND})),
-            ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
-        ],
-        good=[],
-    ),
-    "launch.master/master-agree": Cases(
-        bad=[
-            ("WARN image: node0 on n2", Every({"n0": THERE, "n1": THERE, "n2": ELSEWHERE}), _REACHED),
-            ("FAIL image: node0", Every({"n0": THERE, "n1": ELSEWHERE}), NOBODY),
-        ],
-        good=[
-            (Every({"n0": THERE, "n1": replace(THERE, name="10.0.0.1")}), NOBODY),
-            (Every({"n0": replace(THERE, addresses=("fd00::1", "10.0.0.1")), "n1": THERE}), NOBODY),
-        ],
-    ),
-    "launch.ranks/rank-silent": Cases(
-        bad=[("FAIL unknown: n0 local rank 1 on n0", OF_TWO, Ranks({"n0": {0: FIRST}}), Every({"n0": RollCall(1)}))]
-    ),
-    "launch.mesh/tcp-mesh": Cases(
-        bad=[
-            ("FAIL node: n2 on n2", _DEAD, ALL_STAYED),
-            ("FAIL node: n2 on n2", _ONE_WAY, ALL_STAYED),
-            ("WARN fabric: n0 -> n2 on n0 n2", ONLY_NCCL, ALL_STAYED),
-            ("WARN node: n2 on n2", _ONLY_GLOO, ALL_STAYED),
-        ],
-        good=[
-            (_DEAD, _LOST_ONE),
-            (ONLY_DEFAULT, ALL_STAYED),
-        ],
-    ),
-    "launch.mesh/tcp-mesh-iface": Cases(
-        good=[
-            (HEALTHY, ALL_STAYED),
-            (_DEAD, ALL_STAYED),
-        ]
-    ),
-    "launch.mesh/firewall": Cases(
-        bad=[
-            ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), UNTRIED, UNCHOSEN),
-            ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV4),
-            (
-                "WARN image: inet/firewalld/filter_INPUT on n0",
-                Every({"n0": REJECTS, "n1": DROPS}),
-                UNTRIED,
-                _OVER_IPV6,
-            ),
-            (
-                "WARN image: ip/filter/INPUT on n0; NOTE unknown: firewall",
-                Every({"n0": DROPS, "n1": _UNSEEN[0]}),
-                Every({}),
-                Every({}),
-            ),
-        ],
-        other=[("UNKNOWN: n1", Every({"n0": OPEN, "n1": each}), Every({}), Every({})) for each in _UNSEEN],
-        good=[
-            (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
-            (Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV6),
-            (Every({"n0": OPEN, "n1": Firewall((Chain("arp/filter/INPUT", "drop"),), ())}), UNTRIED, UNCHOSEN),
-            (Every({"n0": OPEN, "n1": Firewall((Chain("ip6/filter/INPUT", "drop"),), ())}), UNTRIED, _OVER_IPV4),
-            (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), UNTRIED, _OVER_IPV4),
-        ],
-    ),
-    "launch.port/port-free": Cases(
-        good=[
-            (BY_HAND, MASTER, HERE, Ports((), 0)),
-            (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
-        ]
-    ),
-    "launch.port/port-ephemeral": Cases(
-        good=[(replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))]
-    ),
-    "launch.limits/ports-enough": Cases(
-        bad=[
-            ("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0)),
-            ("WARN image: ephemeral ports", TWO_NODES, _RESERVED, Ports((), 0)),
-        ],
-        other=[("NOTE unknown: ephemeral ports", TWO_NODES, USUAL, Ports((), 28000))],  # waiting ones
-        good=[
-            (LARGE, USUAL, Ports((), 5000)),
-            (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
-        ],
-    ),
-    "launch.port/port-flooded": Cases(
-        bad=[("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=CROWD)}), HEALTHY)],
-        good=[(CALM, HEALTHY)],
-    ),
+CASES: Cases = {
+    "launch.gloo-group": [
+        _gloo_group("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
+        _gloo_group("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
+        _gloo_group(
+            "FAIL job: n[0-1] on n0 n1",
+            interfaces=_TWO_NETS,
+            environments=ifnames("eth0,eth1", "eth0"),
+            job=Job("gloo"),
+        ),
+        _gloo_group("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
+        _gloo_group(job=Job("gloo")),
+        _gloo_group(environments=ifnames("eth0", "")),
+        _gloo_group(environments=ifnames("eth9", "")),
+        _gloo_group(interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({}), job=Job("gloo")),
+    ],
+    "launch.master/master-reach": [
+        ("FAIL unknown: node0:29500", _FILTERED),
+        ("FAIL job: node0:29500", replace(AT, outcome="resolve", address="", source="", interface="")),
+    ],
+    "launch.ranks/rank-twice": [
+        ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), NO_PROCESSES),
+        ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": NODE1}), _TWICE),
+        (Every({"n0": Launch(), "n1": Launch()}), NO_PROCESSES),
+    ],
+    "launch.vars/world-agree": [
+        ("FAIL job: nnodes on n1", Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND})),
+        ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
+    ],
+    "launch.master/master-agree": [
+        ("WARN image: node0 on n2", Every({"n0": THERE, "n1": THERE, "n2": ELSEWHERE}), _REACHED),
+        ("FAIL image: node0", Every({"n0": THERE, "n1": ELSEWHERE}), NOBODY),
+        (Every({"n0": THERE, "n1": replace(THERE, name="10.0.0.1")}), NOBODY),
+        (Every({"n0": replace(THERE, addresses=("fd00::1", "10.0.0.1")), "n1": THERE}), NOBODY),
+    ],
+    "launch.ranks/rank-silent": [
+        ("FAIL unknown: n0 local rank 1 on n0", OF_TWO, Ranks({"n0": {0: FIRST}}), Every({"n0": RollCall(1)})),
+    ],
+    "launch.mesh/tcp-mesh": [
+        ("FAIL node: n2 on n2", _DEAD, ALL_STAYED),
+        ("FAIL node: n2 on n2", _ONE_WAY, ALL_STAYED),
+        ("WARN fabric: n0 -> n2 on n0 n2", ONLY_NCCL, ALL_STAYED),
+        ("WARN node: n2 on n2", _ONLY_GLOO, ALL_STAYED),
+        (_DEAD, _LOST_ONE),
+        (ONLY_DEFAULT, ALL_STAYED),
+    ],
+    "launch.mesh/tcp-mesh-iface": [
+        (HEALTHY, ALL_STAYED),
+        (_DEAD, ALL_STAYED),
+    ],
+    "launch.mesh/firewall": [
+        ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), UNTRIED, UNCHOSEN),
+        ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV4),
+        ("WARN image: inet/firewalld/filter_INPUT on n0", Every({"n0": REJECTS, "n1": DROPS}), UNTRIED, _OVER_IPV6),
+        (
+            "WARN image: ip/filter/INPUT on n0; NOTE unknown: firewall",
+            Every({"n0": DROPS, "n1": _UNSEEN[0]}),
+            Every({}),
+            Every({}),
+        ),
+        *(("UNKNOWN: n1", Every({"n0": OPEN, "n1": each}), Every({}), Every({})) for each in _UNSEEN),
+        (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
+        (Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV6),
+        (Every({"n0": OPEN, "n1": Firewall((Chain("arp/filter/INPUT", "drop"),), ())}), UNTRIED, UNCHOSEN),
+        (Every({"n0": OPEN, "n1": Firewall((Chain("ip6/filter/INPUT", "drop"),), ())}), UNTRIED, _OVER_IPV4),
+        (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), UNTRIED, _OVER_IPV4),
+    ],
+    "launch.port/port-free": [
+        (BY_HAND, MASTER, HERE, Ports((), 0)),
+        (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
+    ],
+    "launch.port/port-ephemeral": [
+        (replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),))),
+    ],
+    "launch.limits/ports-enough": [
+        ("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0)),
+        ("WARN image: ephemeral ports", TWO_NODES, _RESERVED, Ports((), 0)),
+        ("NOTE unknown: ephemeral ports", TWO_NODES, USUAL, Ports((), 28000)),  # waiting ones
+        (LARGE, USUAL, Ports((), 5000)),
+        (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
+    ],
+    "launch.port/port-flooded": [
+        ("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=CROWD)}), HEALTHY),
+        (CALM, HEALTHY),
+    ],
 }

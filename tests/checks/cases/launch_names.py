@@ -94,142 +94,110 @@ _fqdn = rows_of(system=NODE0, names=BY_DNS, own=UNASKED, interfaces=HERE, enviro
 _route = rows_of(
     master=FAR, interfaces=Interfaces((ETH0,)), routes=ROUTED, settings=Settings(), software=NO_SOFTWARE, job=Job()
 )
-CASES = {
-    "launch.ranks/hostname-unique": Cases(
-        good=[
-            (APART,),
-            (Every({"n0": host_of("pod-0", "a"), "n1": host_of("pod-1", "a")}),),
-            (Every({"n0": host_of("gpu", None), "n1": host_of("gpu", None)}),),
-        ]
-    ),
-    "launch.ranks/container-split": Cases(
-        bad=[
-            (
-                "WARN job: ranks 0-1 on n0 n1",
-                Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
-                Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}),
-            )
-        ],
-        good=[],
-    ),
-    "launch.ranks/dup-gpu": Cases(
-        bad=[
-            _dup_gpu(
-                "FAIL job: GPU-0003 on n0", processes=two(process_of(0, visible=("3",)), process_of(1, visible=("3",)))
-            ),
-            _dup_gpu(
-                "FAIL job: GPU-0000 on n0",
-                processes=two(process_of(0, visible=("0",)), process_of(1, visible=("GPU-0000",))),
-            ),
-        ],
-        good=[
-            _dup_gpu(processes=two(process_of(0, visible=("0",)), process_of(1, visible=("1",)))),
-            _dup_gpu(processes=two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1")))),
-            _dup_gpu(processes=two(process_of(0), process_of(0)), settings=_ALLOWED),
-            _dup_gpu(gpus=Every({"n0": gpus(1)})),
-            _dup_gpu(own=_OWN),
-            _dup_gpu(processes=two(replace(process_of(0), local_rank=None), replace(process_of(0), local_rank=None))),
-        ],
-    ),
-    "launch.master/master-resolve": Cases(
-        bad=[("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known"))]
-    ),
-    "launch.master/master-loopback": Cases(
-        bad=[
-            ("FAIL job: localhost", Master("localhost", ("127.0.0.1",)), TWO_NODES),
-            ("FAIL job: 127.0.0.1", Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
-        ],
-        good=[(Master("localhost", ("127.0.0.1",)), ALONE)],
-    ),
-    "launch.names/fqdn": Cases(
-        bad=[
-            _fqdn("WARN image: node0", names=DEBIANS, own=OwnName("node0", ("127.0.1.1",))),
-            _fqdn("WARN image: node0", own=OwnName("node0", failure="Name or service not known")),
-            _fqdn("WARN image: node0", own=OwnName("node0", ("10.9.9.9",))),
-            _fqdn("WARN image: node0", own=OwnName("node0", ("0.0.0.0",)), job=Job()),
-        ],
-        other=[_fqdn("NOTE unknown: node0", names=_UPPER)],
-        good=[
-            _fqdn(),
-            _fqdn(own=OwnName("node0", ("10.0.0.5",))),
-            _fqdn(own=OwnName("node0", ("127.0.1.1",)), job=Job()),
-            _fqdn(names=DEBIANS, job=Job()),
-            _fqdn(names=_REAL_TOO, job=Job()),
-            _fqdn(names=replace(DEBIANS, sources=("dns", "files"))),
-            _fqdn(names=_REAL_TOO),
-        ],
-    ),
-    "launch.master/route": Cases(
-        bad=[
-            _route("FAIL node: node0", routes=UNROUTED),
-            _route("WARN image: ens1", interfaces=Interfaces((_FIRST, ETH0))),
-            _route("WARN job: cni0", interfaces=_BOTH_CARDS),
-        ],
-        other=[
-            _route("NOTE unknown: ib0", interfaces=Interfaces((ETH0, IB0))),  # NCCL's own network, as it should
-            _route(
-                "UNKNOWN: the main table has no route to MASTER_ADDR",
-                routes=replace(UNROUTED, rules=(Rule(100, "200", source="10.0.0.5"),)),
-            ),
-            _route(
-                "UNKNOWN: the main table has no route to MASTER_ADDR",
-                routes=replace(UNROUTED, rules=_BLIND_MASTER),
-            ),
-        ],
-        good=[
-            _route(),
-            _route(interfaces=_BOTH_CARDS, settings=_BY_NAME),
-            _route(interfaces=_BOTH_CARDS, routes=_LONGER),
-            _route(master=Master("node0", ("10.0.0.5",)), interfaces=Interfaces((CNI0, ETH0)), routes=UNROUTED),
-            _route(master=replace(FAR, addresses=("fd00::1", "10.9.0.1"))),
-            _route(routes=replace(ROUTED, rules=Absent("ip: not there"))),
-        ],
-    ),
-    "launch.master/master-here": Cases(good=[]),
-    "launch.master/ipv6-split": Cases(
-        good=[
-            (BOTH, ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
-            (BOTH, ONE, Interfaces((ETH0,)), Ports((), 0)),
-            (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((), 0)),
-            (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
-            (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("127.0.0.1", 29500),), 0)),
-        ]
-    ),
-    "launch.vars/slurm-agree": Cases(
-        bad=[
-            ("WARN job: nnodes", Launch("environment", 3, 32, 3, 8, 4), TASK_3),
-            ("WARN job: nnodes", Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
-            ("WARN job: nnodes", Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
-            # A rank from the body of the batch script is every task's rank.
-            ("WARN job: RANK", *_set(_OF_TASKS, _RANK_3, _MASTER, SLURM_PROCID="5", SLURM_LOCALID="5")),
-            ("WARN job: nnodes", *_set(_POD, _TORCHRUN)),  # in every pod a job of its own
-            ("WARN job: RANK", *_set(_MPI, _RANK_3, _MASTER, OMPI_COMM_WORLD_LOCAL_SIZE="8")),
-        ],
-        good=[
-            _set(_OF_TASKS, _RANK_3, _MASTER, SLURM_PROCID="3", SLURM_LOCALID="3"),
-            _set(_OF_TASKS, AGENT, _RANK_3, _MASTER, SLURM_PROCID="1", SLURM_LOCALID="0"),  # a spawner
-            _set(_SALLOC, _TORCHRUN, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1", SLURM_STEP_NUM_NODES="1"),
-            _set(_TORCHRUN, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="2"),
-            _set(_TORCHRUN),
-            _set(_POD, _TORCHRUN, GROUP_WORLD_SIZE="2", WORLD_SIZE="16"),
-            (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
-            (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
-            (Launch("environment", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
-            (Launch("slurm", 3, 16, 3, 8, 2), TASK_3),
-            (TWO_NODES, Environment({})),
-        ],
-    ),
-    "launch.ranks/one-rank": Cases(
-        bad=[("WARN job: LOCAL_WORLD_SIZE", _ONE_EACH, EIGHT, Environment({}))],
-        other=[
-            ("NOTE unknown: LOCAL_WORLD_SIZE", _OF_TWO, EIGHT, Environment({}))
-        ],  # the doctor's one process on each of several nodes
-        good=[
-            (_OF_TWO, EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
-            (_OF_TWO, _LOST, Environment({})),
-            (TWO_NODES, EIGHT, Environment({})),
-            (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),
-            (Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
-        ],
-    ),
+CASES: Cases = {
+    "launch.ranks/hostname-unique": [
+        (APART,),
+        (Every({"n0": host_of("pod-0", "a"), "n1": host_of("pod-1", "a")}),),
+        (Every({"n0": host_of("gpu", None), "n1": host_of("gpu", None)}),),
+    ],
+    "launch.ranks/container-split": [
+        (
+            "WARN job: ranks 0-1 on n0 n1",
+            Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
+            Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}),
+        ),
+    ],
+    "launch.ranks/dup-gpu": [
+        _dup_gpu(
+            "FAIL job: GPU-0003 on n0", processes=two(process_of(0, visible=("3",)), process_of(1, visible=("3",)))
+        ),
+        _dup_gpu(
+            "FAIL job: GPU-0000 on n0",
+            processes=two(process_of(0, visible=("0",)), process_of(1, visible=("GPU-0000",))),
+        ),
+        _dup_gpu(processes=two(process_of(0, visible=("0",)), process_of(1, visible=("1",)))),
+        _dup_gpu(processes=two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1")))),
+        _dup_gpu(processes=two(process_of(0), process_of(0)), settings=_ALLOWED),
+        _dup_gpu(gpus=Every({"n0": gpus(1)})),
+        _dup_gpu(own=_OWN),
+        _dup_gpu(processes=two(replace(process_of(0), local_rank=None), replace(process_of(0), local_rank=None))),
+    ],
+    "launch.master/master-resolve": [
+        ("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known")),
+    ],
+    "launch.master/master-loopback": [
+        ("FAIL job: localhost", Master("localhost", ("127.0.0.1",)), TWO_NODES),
+        ("FAIL job: 127.0.0.1", Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
+        (Master("localhost", ("127.0.0.1",)), ALONE),
+    ],
+    "launch.names/fqdn": [
+        _fqdn("WARN image: node0", names=DEBIANS, own=OwnName("node0", ("127.0.1.1",))),
+        _fqdn("WARN image: node0", own=OwnName("node0", failure="Name or service not known")),
+        _fqdn("WARN image: node0", own=OwnName("node0", ("10.9.9.9",))),
+        _fqdn("WARN image: node0", own=OwnName("node0", ("0.0.0.0",)), job=Job()),
+        _fqdn("NOTE unknown: node0", names=_UPPER),
+        _fqdn(),
+        _fqdn(own=OwnName("node0", ("10.0.0.5",))),
+        _fqdn(own=OwnName("node0", ("127.0.1.1",)), job=Job()),
+        _fqdn(names=DEBIANS, job=Job()),
+        _fqdn(names=_REAL_TOO, job=Job()),
+        _fqdn(names=replace(DEBIANS, sources=("dns", "files"))),
+        _fqdn(names=_REAL_TOO),
+    ],
+    "launch.master/route": [
+        _route("FAIL node: node0", routes=UNROUTED),
+        _route("WARN image: ens1", interfaces=Interfaces((_FIRST, ETH0))),
+        _route("WARN job: cni0", interfaces=_BOTH_CARDS),
+        _route("NOTE unknown: ib0", interfaces=Interfaces((ETH0, IB0))),  # NCCL's own network, as it should
+        _route(
+            "UNKNOWN: the main table has no route to MASTER_ADDR",
+            routes=replace(UNROUTED, rules=(Rule(100, "200", source="10.0.0.5"),)),
+        ),
+        _route(
+            "UNKNOWN: the main table has no route to MASTER_ADDR",
+            routes=replace(UNROUTED, rules=_BLIND_MASTER),
+        ),
+        _route(),
+        _route(interfaces=_BOTH_CARDS, settings=_BY_NAME),
+        _route(interfaces=_BOTH_CARDS, routes=_LONGER),
+        _route(master=Master("node0", ("10.0.0.5",)), interfaces=Interfaces((CNI0, ETH0)), routes=UNROUTED),
+        _route(master=replace(FAR, addresses=("fd00::1", "10.9.0.1"))),
+        _route(routes=replace(ROUTED, rules=Absent("ip: not there"))),
+    ],
+    "launch.master/ipv6-split": [
+        (BOTH, ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
+        (BOTH, ONE, Interfaces((ETH0,)), Ports((), 0)),
+        (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((), 0)),
+        (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
+        (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("127.0.0.1", 29500),), 0)),
+    ],
+    "launch.vars/slurm-agree": [
+        ("WARN job: nnodes", Launch("environment", 3, 32, 3, 8, 4), TASK_3),
+        ("WARN job: nnodes", Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
+        ("WARN job: nnodes", Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
+        # A rank from the body of the batch script is every task's rank.
+        ("WARN job: RANK", *_set(_OF_TASKS, _RANK_3, _MASTER, SLURM_PROCID="5", SLURM_LOCALID="5")),
+        ("WARN job: nnodes", *_set(_POD, _TORCHRUN)),  # in every pod a job of its own
+        ("WARN job: RANK", *_set(_MPI, _RANK_3, _MASTER, OMPI_COMM_WORLD_LOCAL_SIZE="8")),
+        _set(_OF_TASKS, _RANK_3, _MASTER, SLURM_PROCID="3", SLURM_LOCALID="3"),
+        _set(_OF_TASKS, AGENT, _RANK_3, _MASTER, SLURM_PROCID="1", SLURM_LOCALID="0"),  # a spawner
+        _set(_SALLOC, _TORCHRUN, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1", SLURM_STEP_NUM_NODES="1"),
+        _set(_TORCHRUN, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="2"),
+        _set(_TORCHRUN),
+        _set(_POD, _TORCHRUN, GROUP_WORLD_SIZE="2", WORLD_SIZE="16"),
+        (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
+        (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
+        (Launch("environment", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
+        (Launch("slurm", 3, 16, 3, 8, 2), TASK_3),
+        (TWO_NODES, Environment({})),
+    ],
+    "launch.ranks/one-rank": [
+        ("WARN job: LOCAL_WORLD_SIZE", _ONE_EACH, EIGHT, Environment({})),
+        ("NOTE unknown: LOCAL_WORLD_SIZE", _OF_TWO, EIGHT, Environment({})),
+        (_OF_TWO, EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
+        (_OF_TWO, _LOST, Environment({})),
+        (TWO_NODES, EIGHT, Environment({})),
+        (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),
+        (Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
+    ],
 }

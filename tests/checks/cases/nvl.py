@@ -75,122 +75,97 @@ def _rated(name: str, speed: int) -> tuple[object, ...]:
 _fm_service = rows_of(
     pci=SWITCHES, manager=FabricManager("535.104.05", running=False), gpus=box(NO_FABRIC), container=Container()
 )
-CASES = {
-    "nvl.fabric/fabric": Cases(
-        bad=[
-            ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, NO_LOG),
-            ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, NO_LOG),
-            ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, NO_LOG),
-            ("WARN fabric: GPU0, GPU1, GPU2, GPU3", LONELY_TRAY, LINKS, NO_LOG),
-            ("WARN fabric: GPUs", replace(TRAY, all=(*TRAY.all[:3], _APART)), LINKS, NO_LOG),
-        ],
-        good=[
-            (TRAY, LINKS, NO_LOG),
-            (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),)), NO_LOG),
-            (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), NO_LOG),
-        ],
-    ),
-    "nvl.fabric/fm-service": Cases(
-        bad=[
-            _fm_service("FAIL node: nv-fabricmanager"),
-            _fm_service(
-                "WARN image: nv-fabricmanager",
-                manager=OLD_MANAGER,
-                gpus=Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)),
-            ),
-            _fm_service(
-                "WARN node: nv-fabricmanager", manager=FabricManager("570.86.15", running=False), gpus=box(JOINED)
-            ),
-        ],
-        good=[_fm_service(manager=FabricManager("570.86.15", running=True))],
-    ),
-    "nvl.fabric/imex": Cases(
-        bad=[("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],
-        good=[
-            (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),
-            (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
-        ],
-    ),
-    "nvl.links": Cases(
-        bad=[
-            ("FAIL link: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL, UNSAID),
-            ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST, UNSAID),
-            ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID, UNSAID),
-            ("WARN link: GPU0", box(V100S.all[0]), NvLinks((QUARTER,)), UNSAID, METAL, UNSAID),
-            ("FAIL link: GPU1", H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL, UNSAID),
-            ("FAIL link: GPU2; NOTE unknown: GPU0", H200S, NvLinks((_LOST, FULL, SHORT)), UNSAID, METAL, UNSAID),
-            (
-                _ALL_8,
-                *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8),
-            ),  # leptonai/gpud#1085
-            (
-                _ALL_8,
-                *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST),
-            ),
-            (
-                "WARN link: GPU3",
-                *_boxed("NVIDIA A100 80GB PCIe", *(links_of(n, 12 - n, to="gpu") for n in (12, 12, 12, 11))),
-            ),
-            (
-                "FAIL link: GPU2",
-                *_boxed("NVIDIA H400", FULL, FULL, SHORT),
-            ),  # in no table
-            ("WARN node: GPU0, GPU1, GPU2, GPU3", *_boxed("NVIDIA GH200 480GB", *[NONE] * 4)),
-        ],
-        other=[
-            ("UNKNOWN: GPU is lost", H200S, NvLinks((_LOST,) * 3), UNSAID, METAL, UNSAID),
-            ("NOTE unknown: GPU0, GPU1, GPU2", H200S, NvLinks((ASLEEP,) * 3), UNSAID, METAL, UNSAID),
-            (
-                "NOTE unknown: GPU0, GPU1, GPU2",
-                H200S,
-                NvLinks((links_of(17, 1, "traffic-disabled"),) * 3),
-                UNSAID,
-                METAL,
-                UNSAID,
-            ),
-        ],
-        good=[
-            (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL, UNSAID),
-            (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL, UNSAID),
-            (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST, UNSAID),
-            (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST, UNSAID),
-            (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL, UNSAID),
-            (UNSAID, UNSAID, NvlinkStatus({}), METAL, UNSAID),
-            _boxed("NVIDIA H400", SHORT, SHORT, SHORT),
-            _boxed("NVIDIA H400", links_of(4, to="gpu"), links_of(4, to="gpu"), links_of(0, 4, to="gpu")),
-            _boxed("NVIDIA H100", *[links_of(12, 6)] * 4),  # which of them this is, the name does not say
-            (box(HEALTHY, replace(HEALTHY, name="NVIDIA L40S")), NvLinks((FULL, ())), UNSAID, METAL, UNSAID),
-            (box(replace(HEALTHY, mig=True), HEALTHY), NvLinks(((), FULL)), UNSAID, METAL, UNSAID),
-            *(_boxed("NVIDIA A100-SXM4-80GB", *[links_of(6, 6)] * count, machine=GUEST) for count in (1, 2, 4)),
-            _boxed("NVIDIA GH200 480GB", NONE),
-            _boxed("NVIDIA H100 80GB HBM3", tuple(replace(link, version=7) for link in FULL), FULL),  # seen on H100s
-            *(
-                _boxed(name, *(links_of(n, 18 - n, to="gpu") for n in (one, one, other, other)))
-                for name, one, other in product(_FEW_BRIDGES, (0, 4), (0, 4))
-            ),
-        ],
-    ),
-    "nvl.rate": Cases(
-        bad=[
-            ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
-            (
-                "WARN node: GPU3",
-                UNSAID,
-                UNSAID,
-                NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 13.281))}),
-            ),
-        ],
-        other=[
-            ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
-            ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
-        ],
-        good=[
-            _rated("Tesla V100-SXM2-32GB", 25781),
-            _rated("NVIDIA A100-SXM4-80GB", 25000),
-            _rated("NVIDIA B200", 53125),
-            (UNSAID, UNSAID, NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 26.562))})),
-            (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
-            (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
-        ],
-    ),
+CASES: Cases = {
+    "nvl.fabric/fabric": [
+        ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, NO_LOG),
+        ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, NO_LOG),
+        ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, NO_LOG),
+        ("WARN fabric: GPU0, GPU1, GPU2, GPU3", LONELY_TRAY, LINKS, NO_LOG),
+        ("WARN fabric: GPUs", replace(TRAY, all=(*TRAY.all[:3], _APART)), LINKS, NO_LOG),
+        (TRAY, LINKS, NO_LOG),
+        (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),)), NO_LOG),
+        (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), NO_LOG),
+    ],
+    "nvl.fabric/fm-service": [
+        _fm_service("FAIL node: nv-fabricmanager"),
+        _fm_service(
+            "WARN image: nv-fabricmanager",
+            manager=OLD_MANAGER,
+            gpus=Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)),
+        ),
+        _fm_service("WARN node: nv-fabricmanager", manager=FabricManager("570.86.15", running=False), gpus=box(JOINED)),
+        _fm_service(manager=FabricManager("570.86.15", running=True)),
+    ],
+    "nvl.fabric/imex": [
+        ("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL),
+        (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),
+        (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
+    ],
+    "nvl.links": [
+        ("FAIL link: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL, UNSAID),
+        ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST, UNSAID),
+        ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID, UNSAID),
+        ("WARN link: GPU0", box(V100S.all[0]), NvLinks((QUARTER,)), UNSAID, METAL, UNSAID),
+        ("FAIL link: GPU1", H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL, UNSAID),
+        ("FAIL link: GPU2; NOTE unknown: GPU0", H200S, NvLinks((_LOST, FULL, SHORT)), UNSAID, METAL, UNSAID),
+        (
+            _ALL_8,
+            *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8),
+        ),  # leptonai/gpud#1085
+        (
+            _ALL_8,
+            *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST),
+        ),
+        (
+            "WARN link: GPU3",
+            *_boxed("NVIDIA A100 80GB PCIe", *(links_of(n, 12 - n, to="gpu") for n in (12, 12, 12, 11))),
+        ),
+        ("FAIL link: GPU2", *_boxed("NVIDIA H400", FULL, FULL, SHORT)),  # in no table
+        ("WARN node: GPU0, GPU1, GPU2, GPU3", *_boxed("NVIDIA GH200 480GB", *[NONE] * 4)),
+        ("UNKNOWN: GPU is lost", H200S, NvLinks((_LOST,) * 3), UNSAID, METAL, UNSAID),
+        ("NOTE unknown: GPU0, GPU1, GPU2", H200S, NvLinks((ASLEEP,) * 3), UNSAID, METAL, UNSAID),
+        (
+            "NOTE unknown: GPU0, GPU1, GPU2",
+            H200S,
+            NvLinks((links_of(17, 1, "traffic-disabled"),) * 3),
+            UNSAID,
+            METAL,
+            UNSAID,
+        ),
+        (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL, UNSAID),
+        (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL, UNSAID),
+        (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST, UNSAID),
+        (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST, UNSAID),
+        (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL, UNSAID),
+        (UNSAID, UNSAID, NvlinkStatus({}), METAL, UNSAID),
+        _boxed("NVIDIA H400", SHORT, SHORT, SHORT),
+        _boxed("NVIDIA H400", links_of(4, to="gpu"), links_of(4, to="gpu"), links_of(0, 4, to="gpu")),
+        _boxed("NVIDIA H100", *[links_of(12, 6)] * 4),  # which of them this is, the name does not say
+        (box(HEALTHY, replace(HEALTHY, name="NVIDIA L40S")), NvLinks((FULL, ())), UNSAID, METAL, UNSAID),
+        (box(replace(HEALTHY, mig=True), HEALTHY), NvLinks(((), FULL)), UNSAID, METAL, UNSAID),
+        *(_boxed("NVIDIA A100-SXM4-80GB", *[links_of(6, 6)] * count, machine=GUEST) for count in (1, 2, 4)),
+        _boxed("NVIDIA GH200 480GB", NONE),
+        _boxed("NVIDIA H100 80GB HBM3", tuple(replace(link, version=7) for link in FULL), FULL),  # seen on H100s
+        *(
+            _boxed(name, *(links_of(n, 18 - n, to="gpu") for n in (one, one, other, other)))
+            for name, one, other in product(_FEW_BRIDGES, (0, 4), (0, 4))
+        ),
+    ],
+    "nvl.rate": [
+        ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
+        (
+            "WARN node: GPU3",
+            UNSAID,
+            UNSAID,
+            NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 13.281))}),
+        ),
+        ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
+        ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
+        _rated("Tesla V100-SXM2-32GB", 25781),
+        _rated("NVIDIA A100-SXM4-80GB", 25000),
+        _rated("NVIDIA B200", 53125),
+        (UNSAID, UNSAID, NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 26.562))})),
+        (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
+        (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
+    ],
 }

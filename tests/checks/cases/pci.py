@@ -92,155 +92,116 @@ _APART = {
     )
     for n, kind in ((1, (0x030200, 0x10DE)), (2, (0x020700, 0x15B3)))
 }
-CASES = {
-    "pci.topology-agree": Cases(
-        bad=[("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
-        other=[
-            (
-                "UNKNOWN: no pair of devices is in both the PCI tree and nvidia-smi's matrix",
-                printed("PIX"),
-                Pci(),
-                TWO,
-                NO_LINKS,
-                Fabric(),
-                METAL,
-            )
-        ],
-        good=[
-            (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
-            (printed("PIX", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
-            (printed("NV4"), TREE, TWO, Absent("NVML: not permitted"), Fabric(), METAL),
-            (printed("NV4"), TREE, _ONE_LOST, NO_LINKS, Fabric(), METAL),
-            (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
-            (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
-            (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
-            (printed("NV4"), TREE, TWO, NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:])), Fabric(), METAL),
-        ],
-    ),
-    "pci.link/gpu-width": Cases(
-        bad=[
-            ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL),
-            ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
-            ("WARN node: GPU1", HALF_SLOT, Pci(), METAL),
-            ("FAIL node: 0000:40:00.0", *_below_switches(8, 16, 16), METAL),
-            ("FAIL node: GPU1", *node(gpu_at(1), gpu_at(2, 8), gpu_at(3)), METAL),
-            ("FAIL node: GPU0, GPU1", *node(gpu_at(1, 8), gpu_at(2, 8)), METAL),
-        ],
-        other=[("NOTE unknown: 0000:40:00.0, 0000:41:00.0, 0000:42:00.0", *_below_switches(8, 8, 8), METAL)],
-        good=[
-            (*node(gpu_at(1, 8), gpu_at(2, 8)), GUEST),
-            (*node(gpu_at(1, 8)), GUEST),
-            (*_NARROW_SLOT, METAL),
-            (*_below_switches(8, 8, 16, 16), METAL),
-            (*_below_switches(8, 16, 16), GUEST),
-            (*_below_switches(16, 16, 16), METAL),
-            (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
-            (EQUAL[0], Pci(), GUEST),
-        ],
-    ),
-    "pci.link/function-link": Cases(
-        bad=[
-            ("WARN node: 0000:a0:00.0", cards(nic(0, OLD_SLOT))[1]),
-            ("FAIL node: 0000:a1:00.0", cards(nic(0, FULL), nic(1, OLD_SLOT), nic(2, FULL))[1]),
-        ],
-        good=[(cards(nic(0, FULL))[1],)],
-    ),
-    "pci.link/gpu-gen": Cases(
-        bad=[("WARN node: GPU0, GPU1, GPU3", box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all))],
-        good=[
-            *((replace(_PAIR, all=tuple(replace(gpu, pcie_generation=n) for gpu in _PAIR.all)),) for n in range(1, 6)),
-            (box(_UNEXPLAINED),),
-        ],
-    ),
-    "pci.link/nic-link": Cases(
-        bad=[
-            ("FAIL node: mlx5_0", *cards(nic(0, HALF))),
-            ("FAIL node: mlx5_0", *cards(nic(0, OLD_SLOT, 100.0), nic(1, FULL, 100.0))),
-        ],
-        good=[
-            cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
-            cards(nic(0, FULL), nic(1, UNTOLD)),
-        ],
-    ),
-    "pci.link/nic-fits": Cases(
-        bad=[("WARN node: mlx5_0", *cards(nic(0, HALF), nic(1, FULL)))],
-        other=[("NOTE node: mlx5_0, mlx5_1", *cards(nic(0, FULL), nic(0, FULL, function=1)))],
-        good=[
-            cards(nic(0, OLD_SLOT, 200.0)),
-            cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),
-            (Fabric((_DOWN,)), _CARD[1]),
-        ],
-    ),
-    "pci.settings": Cases(
-        bad=[
-            ("WARN node: mlx5_1", linked(CARDS, LARGE, _SMALL, LARGE), Absent("no driver"), FABRIC),
-            (
-                "WARN node: GPU0",
-                linked(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)),
-                EQUAL[0],
-                Fabric(),
-            ),
-        ],
-        good=[
-            (linked(CARDS, None), Absent("no driver"), FABRIC),
-            (linked(CARDS, LARGE, _SMALL, LARGE, _SMALL), Absent("no driver"), FABRIC),
-            (linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
-        ],
-    ),
-    "pci.acs": Cases(
-        good=[
-            (below_a_switch("SrcValid"), UNCHOSEN),
-            (Pci(), UNCHOSEN),
-            (replace(below_a_switch(), bridges={**below_a_switch().bridges, **_ELSEWHERE}), UNCHOSEN),
-            (Pci(_APART, _ROOTS), UNCHOSEN),
-        ],
-        other=[
-            (
-                "UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond (root sees it) (needs root)",
-                below_a_switch(seen=False),
-                UNCHOSEN,
-            )
-        ],
-    ),
-    "pci.iommu": Cases(
-        other=[
-            (
-                "UNKNOWN: permission denied",
-                replace(below_a_switch(), devices=_BLIND),
-                ONE,
-                Fabric(),
-                Absent("not asked"),
-                UNCHOSEN,
-            )
-        ],
-        good=[
-            (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
-            (
-                below_a_switch(iommu="DMA"),
-                box(replace(ONE.all[0], name="NVIDIA GH200 480GB")),
-                WITH_NIC,
-                NO_PEERS,
-                UNCHOSEN,
-            ),
-        ],
-    ),
-    "pci.aer": Cases(
-        other=[
-            (
-                "UNKNOWN: no error counters: the firmware or hypervisor controls AER",
-                with_errors(_NO_FILE),
-                ONE,
-                Fabric(),
-            )
-        ],
-        good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())],
-    ),
-    "pci.bar1": Cases(
-        bad=[("WARN node: GPU1", box(window(64 * GIB), window(SMALL_WINDOW)), Fabric())],
-        good=[
-            (box(window(SMALL_WINDOW)), Fabric()),
-            (box(window(SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
-            (box(window(SMALL_WINDOW, "Tesla T4", (7, 5))), WITH_NIC),
-        ],
-    ),
+CASES: Cases = {
+    "pci.topology-agree": [
+        ("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL),
+        (
+            "UNKNOWN: no pair of devices is in both the PCI tree and nvidia-smi's matrix",
+            printed("PIX"),
+            Pci(),
+            TWO,
+            NO_LINKS,
+            Fabric(),
+            METAL,
+        ),
+        (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
+        (printed("PIX", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
+        (printed("NV4"), TREE, TWO, Absent("NVML: not permitted"), Fabric(), METAL),
+        (printed("NV4"), TREE, _ONE_LOST, NO_LINKS, Fabric(), METAL),
+        (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
+        (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
+        (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
+        (printed("NV4"), TREE, TWO, NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:])), Fabric(), METAL),
+    ],
+    "pci.link/gpu-width": [
+        ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL),
+        ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
+        ("WARN node: GPU1", HALF_SLOT, Pci(), METAL),
+        ("FAIL node: 0000:40:00.0", *_below_switches(8, 16, 16), METAL),
+        ("FAIL node: GPU1", *node(gpu_at(1), gpu_at(2, 8), gpu_at(3)), METAL),
+        ("FAIL node: GPU0, GPU1", *node(gpu_at(1, 8), gpu_at(2, 8)), METAL),
+        ("NOTE unknown: 0000:40:00.0, 0000:41:00.0, 0000:42:00.0", *_below_switches(8, 8, 8), METAL),
+        (*node(gpu_at(1, 8), gpu_at(2, 8)), GUEST),
+        (*node(gpu_at(1, 8)), GUEST),
+        (*_NARROW_SLOT, METAL),
+        (*_below_switches(8, 8, 16, 16), METAL),
+        (*_below_switches(8, 16, 16), GUEST),
+        (*_below_switches(16, 16, 16), METAL),
+        (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
+        (EQUAL[0], Pci(), GUEST),
+    ],
+    "pci.link/function-link": [
+        ("WARN node: 0000:a0:00.0", cards(nic(0, OLD_SLOT))[1]),
+        ("FAIL node: 0000:a1:00.0", cards(nic(0, FULL), nic(1, OLD_SLOT), nic(2, FULL))[1]),
+        (cards(nic(0, FULL))[1],),
+    ],
+    "pci.link/gpu-gen": [
+        ("WARN node: GPU0, GPU1, GPU3", box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all)),
+        *((replace(_PAIR, all=tuple(replace(gpu, pcie_generation=n) for gpu in _PAIR.all)),) for n in range(1, 6)),
+        (box(_UNEXPLAINED),),
+    ],
+    "pci.link/nic-link": [
+        ("FAIL node: mlx5_0", *cards(nic(0, HALF))),
+        ("FAIL node: mlx5_0", *cards(nic(0, OLD_SLOT, 100.0), nic(1, FULL, 100.0))),
+        cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
+        cards(nic(0, FULL), nic(1, UNTOLD)),
+    ],
+    "pci.link/nic-fits": [
+        ("WARN node: mlx5_0", *cards(nic(0, HALF), nic(1, FULL))),
+        ("NOTE node: mlx5_0, mlx5_1", *cards(nic(0, FULL), nic(0, FULL, function=1))),
+        cards(nic(0, OLD_SLOT, 200.0)),
+        cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),
+        (Fabric((_DOWN,)), _CARD[1]),
+    ],
+    "pci.settings": [
+        ("WARN node: mlx5_1", linked(CARDS, LARGE, _SMALL, LARGE), Absent("no driver"), FABRIC),
+        (
+            "WARN node: GPU0",
+            linked(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)),
+            EQUAL[0],
+            Fabric(),
+        ),
+        (linked(CARDS, None), Absent("no driver"), FABRIC),
+        (linked(CARDS, LARGE, _SMALL, LARGE, _SMALL), Absent("no driver"), FABRIC),
+        (linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
+    ],
+    "pci.acs": [
+        (
+            "UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond (root sees it) (needs root)",
+            below_a_switch(seen=False),
+            UNCHOSEN,
+        ),
+        (below_a_switch("SrcValid"), UNCHOSEN),
+        (Pci(), UNCHOSEN),
+        (replace(below_a_switch(), bridges={**below_a_switch().bridges, **_ELSEWHERE}), UNCHOSEN),
+        (Pci(_APART, _ROOTS), UNCHOSEN),
+    ],
+    "pci.iommu": [
+        (
+            "UNKNOWN: permission denied",
+            replace(below_a_switch(), devices=_BLIND),
+            ONE,
+            Fabric(),
+            Absent("not asked"),
+            UNCHOSEN,
+        ),
+        (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
+        (
+            below_a_switch(iommu="DMA"),
+            box(replace(ONE.all[0], name="NVIDIA GH200 480GB")),
+            WITH_NIC,
+            NO_PEERS,
+            UNCHOSEN,
+        ),
+    ],
+    "pci.aer": [
+        ("UNKNOWN: no error counters: the firmware or hypervisor controls AER", with_errors(_NO_FILE), ONE, Fabric()),
+        (with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric()),
+    ],
+    "pci.bar1": [
+        ("WARN node: GPU1", box(window(64 * GIB), window(SMALL_WINDOW)), Fabric()),
+        (box(window(SMALL_WINDOW)), Fabric()),
+        (box(window(SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
+        (box(window(SMALL_WINDOW, "Tesla T4", (7, 5))), WITH_NIC),
+    ],
 }

@@ -29,44 +29,35 @@ def _silent() -> Every[Rails]:
 
 
 _slow = rows_of(rails=rails_of(World(FOUR, carries=only(BAD, share=0.6, into=False))), fabrics=NO_FABRIC, buses=NO_PCI)
-CASES = {
-    "rail.slow": Cases(
-        bad=[
-            _slow("WARN link: out of n1 rail 1 (mlx5_1:1) on n1"),
-            _slow("WARN link: n1 rail 1 (mlx5_1:1) on n1", rails=rails_of(World(latency_us={BAD: 40.0}))),
-        ],
-        good=[
-            _slow(rails=rails_of(World(FOUR, carries=only(BAD)))),
-            _slow(rails=rails_of(World(latency_us={BAD: 6.0}))),
-        ],
-    ),
-    "rail.data": Cases(good=[]),
-    "rail.gpu": Cases(
-        bad=[("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_REFUSED))],
-        good=[],
-    ),
-    "rail.unusable": Cases(
-        good=[
-            (rails_of(World()),),
-            (rails_of(DEAD),),
-        ]
-    ),
-    "rail.dead": Cases(
-        bad=[
-            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_GID), SET),
-            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), SET),
-            ("FAIL fabric: rails of all nodes", rails_of(_CROSS, cross=True), SET),
-            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(EMPTY), SET),
-            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_TWO), SET),
-            ("FAIL link: n1 on n1", rails_of(World(carries=only(BAD, End("n1", 0)))), SET),
-            ("FAIL fabric: n1 rail 1 (mlx5_1:1) on n1", rails_of(_PKEY), SET),
-            ("FAIL fabric: n1 rail 1 (mlx5_1:1) on n1", rails_of(_LARGE), SET),
-            ("FAIL link: n1 rail 1 (mlx5_1:1) on n1", rails_of(_ONE_WAY), SET),
-        ],
-        good=[
-            (rails_of(World(addresses=_IB_ENDS)), SET),
-            (rails_of(World(), cross=True), SET),
-        ],
-    ),
-    "rail.untried": Cases(bad=[("FAIL node: n2 on n2", _silent())], good=[(rails_of(DEAD),)]),
+CASES: Cases = {
+    "rail.slow": [
+        _slow("WARN link: out of n1 rail 1 (mlx5_1:1) on n1"),
+        _slow("WARN link: n1 rail 1 (mlx5_1:1) on n1", rails=rails_of(World(latency_us={BAD: 40.0}))),
+        _slow(rails=rails_of(World(FOUR, carries=only(BAD)))),
+        _slow(rails=rails_of(World(latency_us={BAD: 6.0}))),
+    ],
+    "rail.gpu": [
+        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_REFUSED)),
+    ],
+    "rail.unusable": [
+        (rails_of(World()),),
+        (rails_of(DEAD),),
+    ],
+    "rail.dead": [
+        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_GID), SET),
+        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), SET),
+        ("FAIL fabric: rails of all nodes", rails_of(_CROSS, cross=True), SET),
+        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(EMPTY), SET),
+        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_TWO), SET),
+        ("FAIL link: n1 on n1", rails_of(World(carries=only(BAD, End("n1", 0)))), SET),
+        ("FAIL fabric: n1 rail 1 (mlx5_1:1) on n1", rails_of(_PKEY), SET),
+        ("FAIL fabric: n1 rail 1 (mlx5_1:1) on n1", rails_of(_LARGE), SET),
+        ("FAIL link: n1 rail 1 (mlx5_1:1) on n1", rails_of(_ONE_WAY), SET),
+        (rails_of(World(addresses=_IB_ENDS)), SET),
+        (rails_of(World(), cross=True), SET),
+    ],
+    "rail.untried": [
+        ("FAIL node: n2 on n2", _silent()),
+        (rails_of(DEAD),),
+    ],
 }

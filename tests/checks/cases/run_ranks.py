@@ -26,34 +26,29 @@ _P2P = DifferingSetting("NCCL_P2P_DISABLE", ((UNSET, (0, 2, 3)), ("1", (1,))))
 _CUT = Ending("ranks were lost")
 
 
-CASES = {
-    "run.init": Cases(bad=[("FAIL unknown: rank 3", Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), FOUR)]),
-    "run.out-of-memory": Cases(bad=[]),
-    "run.rank-lost": Cases(
-        bad=[
-            (
-                "FAIL unknown: rank 2 on node7",
-                Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),
-                Ending("lost"),
-            )
-        ]
-    ),
-    "run.groups": Cases(bad=[("WARN job: tp groups", Groups((_ACROSS,)))], good=[]),
-    "run.straggler": Cases(
-        good=[
-            rungs_of(_ALL_LATE),
-            (replace(rungs_of(LATECOMER)[0], disturbances=(_LOAD,)), rungs_of(LATECOMER)[1]),
-            (rungs_of(_LATER_OF_TWO)[0], Participants("self", 2, ("n0",) * 2, "gloo")),
-        ]
-    ),
-    "run.settings": Cases(
-        bad=[
-            ("WARN job: NCCL_IB_TC on n0", RankSettings((_TC,)), FOUR, WHOLE),
-            ("FAIL job: NCCL_PROTO on n1", RankSettings((_BY_NODE,)), FOUR, _CUT),
-            ("FAIL job: NCCL_P2P_DISABLE on n0", RankSettings((_P2P,)), FOUR, _CUT),
-        ],
-        good=[
-            (RankSettings((_BY_NODE,)), FOUR, WHOLE),  # sync.env compares nodes, once they all have been looked at
-        ],
-    ),
+CASES: Cases = {
+    "run.init": [
+        ("FAIL unknown: rank 3", Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), FOUR),
+    ],
+    "run.rank-lost": [
+        (
+            "FAIL unknown: rank 2 on node7",
+            Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),
+            Ending("lost"),
+        ),
+    ],
+    "run.groups": [
+        ("WARN job: tp groups", Groups((_ACROSS,))),
+    ],
+    "run.straggler": [
+        rungs_of(_ALL_LATE),
+        (replace(rungs_of(LATECOMER)[0], disturbances=(_LOAD,)), rungs_of(LATECOMER)[1]),
+        (rungs_of(_LATER_OF_TWO)[0], Participants("self", 2, ("n0",) * 2, "gloo")),
+    ],
+    "run.settings": [
+        ("WARN job: NCCL_IB_TC on n0", RankSettings((_TC,)), FOUR, WHOLE),
+        ("FAIL job: NCCL_PROTO on n1", RankSettings((_BY_NODE,)), FOUR, _CUT),
+        ("FAIL job: NCCL_P2P_DISABLE on n0", RankSettings((_P2P,)), FOUR, _CUT),
+        (RankSettings((_BY_NODE,)), FOUR, WHOLE),  # sync.env compares nodes, once they all have been looked at
+    ],
 }

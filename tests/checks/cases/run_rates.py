@@ -33,47 +33,41 @@ _HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
 _RIGHT_COPY = replace(SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 
 
-CASES = {
-    "run.ladder": Cases(good=[(Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED)]),
-    "run.pairs": Cases(
-        bad=[
-            ("FAIL node: n3 rail 1 (mlx5_1) on n3", *said(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))),
-            (
-                "WARN unknown: all pairs",
-                *said(replace(NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
-            ),
-            ("FAIL node: inside n2 on n2", *said(replace(NONE, intra_node=(_SLOW_INSIDE,)))),
-            ("FAIL unknown: all pairs", *said(replace(NONE, level_GBps={"one way": 14.0}), _GROSS)),
-            ("FAIL fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.4}))),
-            ("WARN fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.6}))),
-            ("WARN fabric: n[0-2] with the others", *said(replace(NONE, kind="pair", culprits=(_SHARED,)))),
-            ("FAIL unknown: n0 to n1", *said(replace(NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
-        ],
-        good=[
-            said(replace(NONE, level_GBps={"one way": 45.0}), _LOOSE),
-        ],
-    ),
-    "run.data": Cases(
-        bad=[
-            (
-                "FAIL unknown: all_reduce 1 MiB",
-                ONE_SIZE,
-                EIGHT,
-                Skipped(),
-                Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),
-            )
-        ]
-    ),
-    "run.nic-traffic": Cases(
-        bad=[
-            ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),
-            ("WARN unknown: n1 mlx5_3:1 on n1", rail_traffic({"mlx5_3:1": 6 << 20})),
-        ],
-        good=[
-            (NicTraffic((_RIGHT,)),),
-            (rail_traffic(_HALF_IDLE),),
-            (rail_traffic({"mlx5_3:1": 0}, nodes=("n0",)),),
-        ],
-    ),
-    "run.copies": Cases(good=[(Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED)]),
+CASES: Cases = {
+    "run.ladder": [
+        (Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED),
+    ],
+    "run.pairs": [
+        ("FAIL node: n3 rail 1 (mlx5_1) on n3", *said(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))),
+        (
+            "WARN unknown: all pairs",
+            *said(replace(NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+        ),
+        ("FAIL node: inside n2 on n2", *said(replace(NONE, intra_node=(_SLOW_INSIDE,)))),
+        ("FAIL unknown: all pairs", *said(replace(NONE, level_GBps={"one way": 14.0}), _GROSS)),
+        ("FAIL fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.4}))),
+        ("WARN fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.6}))),
+        ("WARN fabric: n[0-2] with the others", *said(replace(NONE, kind="pair", culprits=(_SHARED,)))),
+        ("FAIL unknown: n0 to n1", *said(replace(NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
+        said(replace(NONE, level_GBps={"one way": 45.0}), _LOOSE),
+    ],
+    "run.data": [
+        (
+            "FAIL unknown: all_reduce 1 MiB",
+            ONE_SIZE,
+            EIGHT,
+            Skipped(),
+            Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),
+        ),
+    ],
+    "run.nic-traffic": [
+        ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),
+        ("WARN unknown: n1 mlx5_3:1 on n1", rail_traffic({"mlx5_3:1": 6 << 20})),
+        (NicTraffic((_RIGHT,)),),
+        (rail_traffic(_HALF_IDLE),),
+        (rail_traffic({"mlx5_3:1": 0}, nodes=("n0",)),),
+    ],
+    "run.copies": [
+        (Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED),
+    ],
 }

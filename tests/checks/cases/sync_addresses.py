@@ -55,55 +55,39 @@ _address_twice = rows_of(
     choices=Every(dict.fromkeys(("n0", "n1"), over(""))),
 )
 _rack = rows_of(gpus=Every({"n0": TRAY, "n1": TRAY}), services=UNSEEN, interfaces=HOSTS, settings=PLAINS, software=ANY)
-CASES = {
-    "sync.identity/address-twice": Cases(
-        bad=[
-            _address_twice("FAIL fabric: 10.1.0.5 on n0 n1"),
-        ],
-        good=[
-            _address_twice(
-                interfaces=Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), choices=OVER_SOCKETS
-            ),
-            _address_twice(choices=Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric")))),
-        ],
-    ),
-    "sync.location/rack": Cases(
-        bad=[
-            _rack("WARN job: n2 on n2", gpus=Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK})),
-            _rack("FAIL image: nodes", services=Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))})),
-            _rack(
-                "FAIL image: n0 on n0",
-                services=Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
-            ),
-            _rack("FAIL image: n1 on n1", services=Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")})),
-        ],
-        good=[
-            _rack(services=_LISTS),
-            _rack(),
-            _rack(gpus=Every({"n0": TRAY, "n1": _OTHER_RACK})),
-        ],
-    ),
-    "sync.env": Cases(
-        bad=[
-            ("FAIL job: NCCL_ALGO on n2", Every({"n0": RING, "n1": RING, "n2": PLAIN}), ANY, Job()),
-            ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), ANY, Job()),
-            (
-                "FAIL job: GLOO_DEVICE_TRANSPORT",
-                Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}),
-                ANY,
-                Job("gloo"),
-            ),
-        ],
-        good=[
-            (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), ANY, Job()),
-            (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
-            (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), ANY, Job()),
-            (Every({"n0": RING, "n1": PLAIN}), ANY, Job("gloo")),
-        ],
-    ),
-    "sync.identity/hostid": Cases(
-        good=[
-            (Every({"n0": PLAIN, "n1": PLAIN}), SYSTEMS),
-        ]
-    ),
+CASES: Cases = {
+    "sync.identity/address-twice": [
+        _address_twice("FAIL fabric: 10.1.0.5 on n0 n1"),
+        _address_twice(interfaces=Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), choices=OVER_SOCKETS),
+        _address_twice(choices=Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric")))),
+    ],
+    "sync.location/rack": [
+        _rack("WARN job: n2 on n2", gpus=Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK})),
+        _rack("FAIL image: nodes", services=Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))})),
+        _rack(
+            "FAIL image: n0 on n0",
+            services=Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
+        ),
+        _rack("FAIL image: n1 on n1", services=Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")})),
+        _rack(services=_LISTS),
+        _rack(),
+        _rack(gpus=Every({"n0": TRAY, "n1": _OTHER_RACK})),
+    ],
+    "sync.env": [
+        ("FAIL job: NCCL_ALGO on n2", Every({"n0": RING, "n1": RING, "n2": PLAIN}), ANY, Job()),
+        ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), ANY, Job()),
+        (
+            "FAIL job: GLOO_DEVICE_TRANSPORT",
+            Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}),
+            ANY,
+            Job("gloo"),
+        ),
+        (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), ANY, Job()),
+        (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
+        (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), ANY, Job()),
+        (Every({"n0": RING, "n1": PLAIN}), ANY, Job("gloo")),
+    ],
+    "sync.identity/hostid": [
+        (Every({"n0": PLAIN, "n1": PLAIN}), SYSTEMS),
+    ],
 }

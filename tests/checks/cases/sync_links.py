@@ -43,57 +43,37 @@ _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in NODE.
 
 
 _roce_qos = rows_of(marks=Every({"n0": NODE, "n1": NODE, "n2": _UNSET}), machines=DGXS, gpus=H100S)
-CASES = {
-    "sync.network/rate": Cases(
-        bad=[
-            ("FAIL fabric: nodes", Every({"n0": FAST, "n1": SLOW}), UNSET, DGXS, H100S),
-            ("WARN fabric: n0 on n0", Every({"n0": FAST, "n1": SLOW, "n2": SLOW, "n3": SLOW}), UNSET, DGXS, H100S),
-        ],
-        good=[(Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S)],
-    ),
-    "sync.network/port-state": Cases(
-        bad=[("FAIL link: n1 mlx5_1:1 on n1", Every({"n0": FAST, "n1": ONE_DARK}), UNSET, DGXS, H100S)],
-        good=[
-            (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
-            (Every(dict.fromkeys(("n0", "n1", "n2"), ONE_DARK)), UNSET, DGXS, H100S),
-            (Every({**THREE_FAST, "n3": Fabric()}), UNSET, DGXS, H100S),
-        ],
-    ),
-    "sync.network/mtu": Cases(
-        bad=[("WARN image: eth0", Every({"n0": JUMBO, "n1": with_mtu(1500)}), UNSET, ANY, NO_FABRICS, OVER_SOCKETS)],
-        good=[
-            (Every({"n0": _second(1500), "n1": _second(9000)}), UNSET, ANY, NO_FABRICS, _OVER_EFA),
-        ],
-    ),
-    "sync.network/pkey": Cases(
-        bad=[
-            ("FAIL fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), UNSET),
-            ("FAIL fabric: nodes", Every({"n0": _OPEN, "n1": _APART}), UNSET),
-            ("WARN fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": LIMITED}), UNSET),
-        ],
-        good=[
-            (Every({"n0": _OPEN, "n1": _OPEN}), UNSET),
-            # env.hca says of each node that it has no key at this index
-            (Every({"n0": _OPEN, "n1": _OPEN}), Every(dict.fromkeys(("n0", "n1"), having(NCCL_IB_PKEY="7")))),
-        ],
-    ),
-    "sync.network/subnet-prefix": Cases(
-        bad=[
-            (
-                "WARN fabric: mlx5_1:1",
-                Every({"n0": RAILS, "n1": prefixed("fec0:0:0:1", "fec0:0:0:9")}),
-                UNSET,
-                DGXS,
-                H100S,
-            )
-        ],
-        good=[(Every({"n0": FAST}), UNSET, DGXS, H100S)],
-    ),
-    "sync.network/roce-qos": Cases(
-        bad=[
-            _roce_qos("WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2"),
-            _roce_qos("WARN image: mlx5_0:1, mlx5_1:1", marks=Every({"n0": NODE, "n1": _OTHER})),
-        ],
-        good=[_roce_qos(marks=Every({"n0": NODE, "n1": NODE, "n2": _NOTHING}))],
-    ),
+CASES: Cases = {
+    "sync.network/rate": [
+        ("FAIL fabric: nodes", Every({"n0": FAST, "n1": SLOW}), UNSET, DGXS, H100S),
+        ("WARN fabric: n0 on n0", Every({"n0": FAST, "n1": SLOW, "n2": SLOW, "n3": SLOW}), UNSET, DGXS, H100S),
+        (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
+    ],
+    "sync.network/port-state": [
+        ("FAIL link: n1 mlx5_1:1 on n1", Every({"n0": FAST, "n1": ONE_DARK}), UNSET, DGXS, H100S),
+        (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
+        (Every(dict.fromkeys(("n0", "n1", "n2"), ONE_DARK)), UNSET, DGXS, H100S),
+        (Every({**THREE_FAST, "n3": Fabric()}), UNSET, DGXS, H100S),
+    ],
+    "sync.network/mtu": [
+        ("WARN image: eth0", Every({"n0": JUMBO, "n1": with_mtu(1500)}), UNSET, ANY, NO_FABRICS, OVER_SOCKETS),
+        (Every({"n0": _second(1500), "n1": _second(9000)}), UNSET, ANY, NO_FABRICS, _OVER_EFA),
+    ],
+    "sync.network/pkey": [
+        ("FAIL fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), UNSET),
+        ("FAIL fabric: nodes", Every({"n0": _OPEN, "n1": _APART}), UNSET),
+        ("WARN fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": LIMITED}), UNSET),
+        (Every({"n0": _OPEN, "n1": _OPEN}), UNSET),
+        # env.hca says of each node that it has no key at this index
+        (Every({"n0": _OPEN, "n1": _OPEN}), Every(dict.fromkeys(("n0", "n1"), having(NCCL_IB_PKEY="7")))),
+    ],
+    "sync.network/subnet-prefix": [
+        ("WARN fabric: mlx5_1:1", Every({"n0": RAILS, "n1": prefixed("fec0:0:0:1", "fec0:0:0:9")}), UNSET, DGXS, H100S),
+        (Every({"n0": FAST}), UNSET, DGXS, H100S),
+    ],
+    "sync.network/roce-qos": [
+        _roce_qos("WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2"),
+        _roce_qos("WARN image: mlx5_0:1, mlx5_1:1", marks=Every({"n0": NODE, "n1": _OTHER})),
+        _roce_qos(marks=Every({"n0": NODE, "n1": NODE, "n2": _NOTHING})),
+    ],
 }

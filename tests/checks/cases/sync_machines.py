@@ -73,102 +73,69 @@ _OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
 
 
 _nic_count = rows_of(fabrics=_NO_HCAS, settings=SETTINGS, interfaces=HOSTS, software=ANY, machines=DGXS, gpus=H100S)
-CASES = {
-    "sync.clock": Cases(
-        bad=[
-            ("WARN image: n3 on n3", offsets_of(0.0, 0.0, 180.0), HUB),
-            ("WARN image: n0 on n0", offsets_of(-180.0, -180.0, -180.0), HUB),
-        ],
-        good=[],
-    ),
-    "sync.machine/gpu-count": Cases(
-        bad=[
-            ("FAIL unknown: n3 on n3", Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
-            ("FAIL unknown: nodes", Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
-        ],
-        good=[
-            (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
-            (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER}), Job()),
-        ],
-    ),
-    "sync.machine/machine-type": Cases(
-        bad=[
-            ("WARN job: n3 on n3", H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
-            ("WARN job: nodes", Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
-            ("WARN job: nodes", Every({"n0": LARGER, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
-        ],
-        good=[(H100S, DGXS), (Every({"n0": WITH_ECC, "n1": LARGE}), Every({"n0": DGX, "n1": DGX}))],
-    ),
-    "sync.machine/nic-count": Cases(
-        bad=[
-            _nic_count("FAIL node: n3 on n3", fabrics=Every({**FABRICS, "n3": hcas(7)})),
-            _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": hcas(8), "n1": hcas(7)})),
-            _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": _efa(), "n1": _efa("DOWN")})),
-            _nic_count(
-                "FAIL node: n3 on n3", interfaces=Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST})
-            ),
-        ],
-        good=[
-            _nic_count(),
-            _nic_count(fabrics=Every({"n0": _efa(), "n1": _efa()})),
-        ],
-    ),
-    "sync.machine/topology": Cases(
-        bad=[
-            ("WARN unknown: n3 on n3", Every({**TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
-            ("WARN unknown: nodes", Every({"n0": pci(), "n1": MOVED}), TWO_SOCKETS, DGXS, H100S),
-        ],
-        good=[],
-    ),
-    "sync.limits/limits": Cases(
-        bad=[
-            ("WARN image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _SMALL})),
-            ("WARN image: RLIMIT_MEMLOCK", Every({"n0": FREE, "n1": FEW}), ALL_ROOMY),
-        ],
-        good=[
-            (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
-            (ALL_FREE, Every({"n0": ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
-        ],
-    ),
-    "sync.nodes/node-missing": Cases(
-        bad=[
-            ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
-            ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
-        ],
-        good=[
-            (
-                Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}),
-                Every({"n0": Gathering(1, 1.0, (_BABBLE,))}),
-            )
-        ],
-    ),
-    "sync.versions/nccl-version": Cases(
-        bad=[
-            ("FAIL image: nodes", Every({"n0": NEW, "n1": OLD})),
-            ("FAIL image: n2 on n2", Every({"n0": NEW, "n1": NEW, "n2": Software({})})),
-        ],
-        good=[],
-    ),
-    "sync.versions/torch-cuda": Cases(
-        bad=[
-            ("WARN image: torch, CUDA of torch", Every({"n0": TORCH, "n1": built("2.7.0", "12.6")}), GPUS),
-            ("WARN image: driver", Every({"n0": TORCH, "n1": TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
-        ],
-        good=[(Every({"n0": Software({}), "n1": Software({})}), GPUS)],
-    ),
-    "sync.versions/nic-fw": Cases(
-        bad=[("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")}))],
-        good=[],
-    ),
-    "sync.network/transport": Cases(
-        bad=[("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")}))],
-        good=[],
-    ),
-    "sync.limits/gpu-limits": Cases(good=[]),
-    "sync.machine/ignore-net-mismatch": Cases(
-        good=[
-            (UNLIKE, PLAINS, TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
-            (Every({"n0": hcas(8), "n1": hcas(8)}), PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S),
-        ]
-    ),
+CASES: Cases = {
+    "sync.clock": [
+        ("WARN image: n3 on n3", offsets_of(0.0, 0.0, 180.0), HUB),
+        ("WARN image: n0 on n0", offsets_of(-180.0, -180.0, -180.0), HUB),
+    ],
+    "sync.machine/gpu-count": [
+        ("FAIL unknown: n3 on n3", Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
+        ("FAIL unknown: nodes", Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
+        (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
+        (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER}), Job()),
+    ],
+    "sync.machine/machine-type": [
+        ("WARN job: n3 on n3", H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
+        ("WARN job: nodes", Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+        ("WARN job: nodes", Every({"n0": LARGER, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+        (H100S, DGXS),
+        (Every({"n0": WITH_ECC, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+    ],
+    "sync.machine/nic-count": [
+        _nic_count("FAIL node: n3 on n3", fabrics=Every({**FABRICS, "n3": hcas(7)})),
+        _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": hcas(8), "n1": hcas(7)})),
+        _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": _efa(), "n1": _efa("DOWN")})),
+        _nic_count(
+            "FAIL node: n3 on n3", interfaces=Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST})
+        ),
+        _nic_count(),
+        _nic_count(fabrics=Every({"n0": _efa(), "n1": _efa()})),
+    ],
+    "sync.machine/topology": [
+        ("WARN unknown: n3 on n3", Every({**TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
+        ("WARN unknown: nodes", Every({"n0": pci(), "n1": MOVED}), TWO_SOCKETS, DGXS, H100S),
+    ],
+    "sync.limits/limits": [
+        ("WARN image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _SMALL})),
+        ("WARN image: RLIMIT_MEMLOCK", Every({"n0": FREE, "n1": FEW}), ALL_ROOMY),
+        (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
+        (ALL_FREE, Every({"n0": ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
+    ],
+    "sync.nodes/node-missing": [
+        ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
+        ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
+        (
+            Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}),
+            Every({"n0": Gathering(1, 1.0, (_BABBLE,))}),
+        ),
+    ],
+    "sync.versions/nccl-version": [
+        ("FAIL image: nodes", Every({"n0": NEW, "n1": OLD})),
+        ("FAIL image: n2 on n2", Every({"n0": NEW, "n1": NEW, "n2": Software({})})),
+    ],
+    "sync.versions/torch-cuda": [
+        ("WARN image: torch, CUDA of torch", Every({"n0": TORCH, "n1": built("2.7.0", "12.6")}), GPUS),
+        ("WARN image: driver", Every({"n0": TORCH, "n1": TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
+        (Every({"n0": Software({}), "n1": Software({})}), GPUS),
+    ],
+    "sync.versions/nic-fw": [
+        ("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")})),
+    ],
+    "sync.network/transport": [
+        ("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")})),
+    ],
+    "sync.machine/ignore-net-mismatch": [
+        (UNLIKE, PLAINS, TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
+        (Every({"n0": hcas(8), "n1": hcas(8)}), PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S),
+    ],
 }
