@@ -291,7 +291,7 @@ def _read_row(line: str, section: _Section) -> int:
         labels = tuple(name for name in labels if name not in optional[:missing]) if missing > 0 else ()
     if len(words) != len(labels) + sum(map(len, bodies)) or not words[1].isdigit():
         return 0
-    if missing and not words[len(labels)][:1].isdigit():  # another word lacks: the end of a line that was broken
+    if not words[len(labels)][:1].isdigit():  # the end of a line that was broken, or an error amid a row
         return 0
     said = dict(zip(labels, words, strict=False))
     at = len(labels)
