@@ -64,6 +64,12 @@ def some(rows: Iterable[T]) -> list[T]:
     return found
 
 
+def known(value: T | None) -> T:
+    """Return a value that there must be."""
+    assert value is not None
+    return value
+
+
 @contextlib.contextmanager
 def _own(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
     """Yield the fixtures of one row: a folder of its own, output of its own, and a `monkeypatch` undone after it."""

@@ -1,4 +1,4 @@
-"""Regular machines for the search and the cost model, with the links of docs/maintainers/nccl.md."""
+"""Regular machines for the search, the cost model and the network, with the links of docs/maintainers/nccl.md."""
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.search import Graphs, graphs
@@ -24,24 +24,22 @@ H100 = NodeSystem(
     gdr=True,
     source="src/graph/topo.h (v2.30.7)",
 )
-A100 = replace(
-    H100,
-    name="A100",
-    compute_capability=80,
-    nvlinks=12,
-    nvlink_GBps=20.0,
-    nvls=False,
-    pcie_GBps=24,
-    processor="amd",
-    nic_gbps=200,
-)
-B200 = replace(H100, name="B200", compute_capability=100, nvlink_GBps=40.1)
+AMPERE = {"compute_capability": 80, "nvlinks": 12, "nvlink_GBps": 20.0, "nvls": False, "pcie_GBps": 24}
+A100 = replace(H100, name="A100", gpu="NVIDIA A100-SXM4-40GB", processor="amd", nic_gbps=200, **AMPERE)
+B200 = replace(H100, name="B200", gpu="NVIDIA B200", compute_capability=100, nvlink_GBps=40.1)
 V100 = replace(A100, name="V100", compute_capability=70, nvlinks=6, pcie_GBps=12, processor="skl")
-PLAIN = replace(
-    A100, name="PCIe", gpus=2, nvlinks=0, nvlink_GBps=0, fabric="none", domain_gpus=0, pcie_GBps=12, processor="skl"
-)
+NO_NVLINK = {"nvlinks": 0, "nvlink_GBps": 0, "fabric": "none", "domain_gpus": 0}
+PLAIN = replace(A100, name="PCIe", gpus=2, pcie_GBps=12, processor="skl", **NO_NVLINK)
 MESH = replace(A100, name="mesh", gpus=4, domain_gpus=4, fabric="mesh")
 SOCKETS = replace(PLAIN, name="TCP", gpus=1, sockets=1, network="sockets", gdr=False, nic_path="PHB")
+MEGA = replace(H100, name="A3 Mega", nic_gbps=200, network="tcpxo")
+HIGH = replace(H100, name="A3 High", nics=4, nic_gbps=200, network="tcpx")
+P4DE = replace(A100, name="p4de", nics=4, nic_gbps=100, network="efa")
+ALPS = replace(H100, name="Alps", gpus=4, domain_gpus=4, nics=4, nic_gbps=200, network="slingshot")
+RACK = replace(B200, name="GB200", gpus=4, domain_gpus=72)
+GB300 = replace(B200, name="GB300", gpus=4, domain_gpus=64, nics=4, nic_gbps=800, pcie_GBps=96)
+NODE, PAIR = Shape((8,)), Shape((8, 8))
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def found(system: NodeSystem, shape: Shape, version: NcclVersion = LATEST) -> Graphs:

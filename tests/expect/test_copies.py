@@ -10,7 +10,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
-from .test_network import A100, H100
+from .boxes import A100, H100
 
 
 @each_row(("generation", "GBps"), [(3, 12.2), (3, 13.1), (4, 25.9), (4, 26.3), (5, 51), (5, 55.4)])
