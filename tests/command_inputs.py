@@ -79,6 +79,8 @@ def _attached_inputs(folder: Path) -> Rows:
         path = folder / packed.stem
         path.write_bytes(gzip.decompress(packed.read_bytes()))
         yield packed.stem, ["explain", str(path)]
+        yield f"{packed.stem}, JSON", ["explain", str(path), "--json", "-"]
+    yield "2 nodes", ["explain", *(str(folder / f"attach-2-nodes-n{node}.jsonl") for node in (0, 1)), "--json", "-"]
     yield "3 nodes", ["explain", *map(str, sorted((DATA / "attach-3-nodes").glob("*.jsonl")))]
 
 

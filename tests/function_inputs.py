@@ -15,7 +15,6 @@ from fake_pairs import Kept, measured
 from fleets.fabric import Fabric
 from fleets.faults import KINDS, plant
 from fleets.fleet import NOISES, Fleet
-from localise import test_arrival
 from probes import test_round_robin as ranks
 
 from ncclprobe.checks.rail.fixtures import World, only
@@ -48,6 +47,7 @@ from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
 from tests.checks import cases
+from tests.localise import standing, standing_cases, test_arrival
 
 Rows = Iterator[tuple[str, object]]
 
@@ -450,6 +450,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "options": _options_inputs,
     "arrivals": _arrivals_inputs,
     "stacks": _stacks_inputs,
+    "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
     "training": _training_inputs,
     "layout": _layout_inputs,
     "assumed": _assumed_inputs,

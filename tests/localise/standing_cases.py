@@ -1,0 +1,568 @@
+"""Cases of running jobs, of which tests/data/command_values/standing.txt keeps what `attach` says.
+
+To add one, add a row, run `scripts/golden.py standing`, and read what it kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from ncclprobe.checks.log.flight import recorded
+from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
+from ncclprobe.facts.job.gpus import LiveGpu
+from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.ranks import Connection, JobLook, JobLooks, JobProcess, LocalRanks
+from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
+from ncclprobe.facts.kernel_log import Event
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.logs.job import stand
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from tests.localise.standing import (
+    C10D,
+    GONE,
+    IDLE,
+    IN_ALL_REDUCE,
+    IN_LOADER,
+    OWN,
+    PACKAGES,
+    PYTHON,
+    SLEEPS,
+    STOPPED,
+    UNSEEN,
+    WAIT_OF_51,
+    WAITS,
+    Both,
+    Rows,
+    both,
+    counts,
+    in_call,
+    in_stacks,
+    later,
+    looked,
+    of_two,
+    recorded_as,
+    stuck_in,
+)  # fmt: skip
+
+SPINS = replace(IDLE, state="R", call="running")
+ENDED = LiveRank("Z", 5.0, time_s=1000.0)
+IN_C = (replace(OWN, line=139),)
+IN_BACKWARD = (FlightFrame("_engine_run_backward", f"{PACKAGES}/torch/autograd/graph.py", 840), replace(OWN, line=41))
+IN_QUEUE = (FlightFrame("wait", f"{PYTHON}/threading.py", 320), FlightFrame("step", "/home/u/t.py", 7))
+SENDS = Connection(100, "10.77.1.1:40", "10.77.1.3:50", unacknowledged_bytes=9000, retransmits=6, heard_s=12.0)
+RECEIVES = Connection(102, "10.77.1.3:50", "10.77.1.1:40")
+WELL = LiveGpu(0, "00000000:5E:00.0", (100,), 100, 1980, 1980, 310_000, (), 64)
+SLOWED = ("hw-thermal-slowdown",)
+XID = Event(50.0, "xid", "0000:5e:00", "79")
+IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rendezvous.py", 189),
+           FlightFrame("init_process_group", C10D, 1759), replace(OWN, name="main", line=7))  # fmt: skip
+
+
+def rows() -> Rows:
+    """Yield all cases."""
+    for kind in (_missing, _at_work, _children, _inside, _records, _stacks, _reasons, _arguments, _devices, _many):
+        yield from kind()
+
+
+def _missing() -> Rows:
+    """A rank for which two others wait, by the state of its process."""
+    lock = replace(IDLE, call="flock", wchan="locks_lock_inode_wait", file="/data/lock", holder=100)
+    left = replace(lock, holder=0, taker=100)
+    fifo = replace(IDLE, call="open", wchan="wait_for_partner", file="/data/in.fifo")
+    states = {
+        "sleeps": SLEEPS,
+        "a lock of threads": IDLE,
+        "stopped": STOPPED,
+        "a debugger": replace(STOPPED, state="t", tracer=9),
+        "a disk": replace(SLEEPS, state="D", wchan="nfs_wait_on_request"),
+        "frozen": replace(IDLE, frozen=True),
+        "a lock that rank 0 holds": lock,
+        "a lock of another process": replace(lock, holder=4711),
+        "a lock of nobody known": replace(lock, holder=0),
+        "a lock that was inherited": replace(left, users=(4711, 102)),
+        "a lock that was taken by rank 0": left,
+        "a FIFO": fifo,
+        "a file that is opened": replace(fifo, wchan="nfs_open"),
+        "its standard input": replace(IDLE, call="read", file="pipe:[7]", stdin=True),
+        "a pipe": replace(IDLE, call="read", file="pipe:[7]"),
+        "a pipe that is full": replace(IDLE, call="write", file="pipe:[7]"),
+        "requests": replace(IDLE, call="poll", file="a socket that listens at 127.0.0.1:8000", listens=True),
+        "no requests": replace(IDLE, call="poll", file="a socket that listens at 127.0.0.1:8000"),
+        "an answer": replace(IDLE, call="connect", file="10.0.0.9:443"),
+        "a disk to write": replace(IDLE, call="fsync", file="/data/x"),
+        "a signal": replace(IDLE, call="pause"),
+        "a child": replace(IDLE, call="wait4"),
+        "a call of no name": replace(IDLE, call="", wchan="frob_wait"),
+        "a sleep of no name": replace(IDLE, call="", wchan="hrtimer_nanosleep"),
+    }
+    for name, state in states.items():
+        yield f"missing: {name}", of_two(state)
+        yield f"without records: {name}", looked({0: WAITS, 1: WAITS, 2: both(state, still_s=20.0)})
+        yield f"without records, for a moment: {name}", looked({0: WAITS, 1: WAITS, 2: both(state, still_s=8.0)})
+    for name, (first, second) in {"ended": (IDLE, GONE), "a zombie": (IDLE, ENDED), "denied": (UNSEEN, UNSEEN)}.items():
+        yield f"missing: {name}", of_two(first, second)
+    killed = both(IDLE, oom_kills=1)
+    records = recorded(WAIT_OF_51, backend="gloo")
+    yield "ended, where memory ran out", looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, records)
+    yield "absent, where memory ran out", looked({0: killed}, world=2, absent=(1,))
+    yield "absent, and another is at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, world=2, absent=(1,))
+    yield "absent", looked({0: WAITS}, world=2, absent=(1,))
+    for name, state, stack in product(
+        ("late", "there"), (IDLE, SLEEPS, STOPPED, SPINS), (None, IN_ALL_REDUCE, IN_LOADER)
+    ):
+        read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2} if stack else None
+        at = later(state, cpu_s=5.0 + (state is SPINS))
+        found = of_two(state, at, stacks=read, silent=(2,) if name == "late" else ())
+        yield f"server {name}, {state.call}{state.state}, {stack[0].name if stack else 'no stack'}", found
+    minutes = {rank: calls.replace("970", "770").replace("960", "760") for rank, calls in WAIT_OF_51.items()}
+    for silent in ((), (2,)):
+        yield (
+            f"spins for minutes, silent {silent}",
+            of_two(SPINS, later(SPINS, cpu_s=6.0), texts=minutes, backend="nccl", silent=silent),
+        )
+    yield (
+        "stopped, all are in the call",
+        looked(
+            {0: WAITS, 1: WAITS, 2: both(STOPPED)}, recorded(dict.fromkeys(range(3), "all_reduce@970 all_reduce*@971"))
+        ),
+    )
+    yield (
+        "stopped, and answers nothing",
+        looked(
+            {0: WAITS, 1: WAITS, 2: both(STOPPED)},
+            recorded(dict.fromkeys(range(2), "all_reduce@970 all_reduce*@971"), world=3, backend="gloo"),
+        ),
+    )
+    unknown = {0: WAITS, 1: both(SLEEPS), 2: both(STOPPED)}
+    yield "stopped, without records and servers", looked(unknown, silent=(0, 1, 2))
+    yield (
+        "a lock beside a rank at work",
+        looked({0: both(SPINS, cpu_s=6.0, faults=9000), 1: WAITS, 2: both(lock, still_s=20.0)}),
+    )
+
+
+def _at_work() -> Rows:
+    """What counts as work of the rank that others wait for, just below each limit and just above it."""
+    changes: Mapping[str, Sequence[dict[str, Any]]] = {
+        "wakes": [{"switches": at, "ran_s": ran_s} for at, ran_s in ((9, 0.02), (10, 0.02), (27, 0.009), (27, 0.011))],
+        "cores": [{"cpu_s": 5.09}, {"cpu_s": 5.11}, {"cpu_s": 5.11, "faults": 19}, {"cpu_s": 5.11, "faults": 22}],
+        "new memory": [{"cpu_s": 5.9, "faults": 179}, {"cpu_s": 5.9, "faults": 181}],
+        "queued": [{"cpu_s": 5 + cores, "queued_s": s} for cores, s in ((0.019, 0.5), (0.021, 0.07), (0.021, 0.09))],
+        "bytes": [{"moved_bytes": 65_000}, {"moved_bytes": 66_000}, {"moved_bytes": 300_000_000}],
+        "threads": [{"others_ran_s": 0.019}, {"others_ran_s": 0.021}],
+        "quota": [{"held_s": 0.8}],
+    }  # fmt: skip
+    for name, each in changes.items():
+        for change in each:
+            yield f"{name}: {change}", of_two(IDLE, later(IDLE, **change))
+    yield "over five seconds", of_two(IDLE, later(IDLE, 5.0, cpu_s=5.4, moved_bytes=300_000))
+    for mib in (63, 65):
+        yield f"{mib} MiB in swap", of_two(SLEEPS, later(SLEEPS, swapped_bytes=mib << 20))
+    for memory_s in (7.0, 7.09, 7.6):
+        yield (
+            f"without memory until {memory_s}",
+            of_two(replace(SLEEPS, memory_s=7.0), later(SLEEPS, memory_s=memory_s)),
+        )
+    for cpu_s in (3.0, 0.08, 0.021, 0.019):
+        compiler = Child("S", 3.0, pid=7, name="cc1plus")
+        then = replace(compiler, cpu_s=3.0 + cpu_s, queued_s=0.4)
+        yield f"a child of {cpu_s} cores", of_two(replace(IDLE, children=(compiler,)), later(IDLE, children=(then,)))
+    loop = both(IDLE, cpu_s=5.9)
+    for waits in (179, 181):
+        calls = f"all_reduce@{1000 - waits - 10} all_reduce"
+        texts = {0: f"{calls}*@{1000 - waits}", 1: f"{calls}*@{1000 - waits}", 2: calls}
+        yield f"a loop for {waits} s", of_two(*loop, texts=texts)
+        stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (IN_LOADER, IN_LOADER[::-1])}
+        yield f"a loop for {waits} s in another line", of_two(*loop, texts=texts, stacks=stacks)
+
+
+def _children() -> Rows:
+    """What a rank has started, and what it waits for there."""
+    worker = Child(
+        "D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", ("pipe:[9]",), pid=4242, name="pt_data_worker"
+    )
+    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",))
+    children = {
+        "on a disk": worker,
+        "asleep": replace(worker, state="S", wchan="hrtimer_nanosleep", call="nanosleep", file=""),
+        "idle": replace(worker, state="S", wchan="", call="poll", file="pipe:[9]"),
+        "reads the rank's orders": replace(worker, state="S", wchan="", call="read", file="pipe:[9]"),
+        "reads another pipe": replace(worker, state="S", wchan="", call="read", file="pipe:[5]"),
+        "wants a lock": replace(worker, state="S", wchan="", call="futex", file=""),
+        "no worker": replace(worker, state="S", wchan="", call="futex", file="", name="sh"),
+        "stopped": replace(worker, state="T", wchan="", call="", file=""),
+        "ended": replace(worker, state="Z", wchan="", call="", file=""),
+    }  # fmt: skip
+    for name, child in children.items():
+        for call in ("poll", "write", "wait4"):
+            state = replace(polls, call=call, file="pipe:[9]" if call == "write" else "", children=(child,))
+            yield f"a child: {name}, {call}", of_two(state)
+    for ran_s in (1.001, 1.0):
+        child = replace(children["asleep"], ran_s=1.0)
+        state = replace(polls, children=(child,))
+        yield f"a child that ran {ran_s}", of_two(state, later(state, children=(replace(child, ran_s=ran_s),)))
+    idle = Child("S", 3.0, "do_poll", "poll", pipes=("pipe:[9]",), pid=60, name="pt_data_worker")
+    shell = Child("S", 0.1, "do_wait", "wait4", awaits=78, pid=77, name="sh")
+    reader = Child("S", 0.1, "fifo_open", "open", pid=78, name="cat")
+    waits = replace(polls, call="wait4", wchan="do_wait", awaits=77, children=(idle, shell, reader))
+    yield "the child of a child", of_two(waits)
+    own = replace(worker, pid=60, pipes=())
+    yield "the line of a worker", of_two(replace(polls, children=(own,)), of_children={60: IN_LOADER})
+    for path in ("queue.py", "multiprocessing/queues.py"):
+        state = replace(IDLE, children=(Child("Z", 0.1, pid=60, name="python"),))
+        yield f"an ended child, in {path}", stuck_in(("get", f"{PYTHON}/{path}"), state=state)
+    pool = (
+        FlightFrame("wait", f"{PYTHON}/threading.py", 3),
+        FlightFrame("map", f"{PYTHON}/multiprocessing/pool.py", 4),
+    )
+    begins = (FlightFrame("_bootstrap", f"{PYTHON}/multiprocessing/process.py", 9), replace(OWN, name="main"))
+    rests = (FlightFrame("get", f"{PYTHON}/multiprocessing/queues.py", 3), *begins)
+    tokenize = (FlightFrame("tokenize", "/home/u/data.py", 7), *begins)
+    workers = [Child("S", 0.1, "", call, pid=pid, name="python") for call, pid in (("read", 60), ("nanosleep", 61))]
+    states = [both(IDLE, still_s=40.0), both(replace(IDLE, children=tuple(workers)), still_s=40.0)]
+    yield (
+        "a worker of a pool",
+        in_stacks(IN_ALL_REDUCE, (*pool, OWN), states=states, of_children={60: rests, 61: tokenize}),
+    )
+    filler, other = (replace(workers[1], pid=pid, pipes=(f"pipe:[{pipe}]",)) for pid, pipe in ((61, 5), (60, 6)))
+    states[1] = both(replace(IDLE, call="read", file="pipe:[5]", children=(other, filler)), still_s=40.0)
+    of_queue = (FlightFrame("get", f"{PYTHON}/multiprocessing/queues.py", 4), OWN)
+    yield (
+        "who fills a queue",
+        in_stacks(IN_ALL_REDUCE, of_queue, states=states, of_children=dict.fromkeys((60, 61), tokenize)),
+    )
+
+
+def _inside() -> Rows:
+    """Calls that all ranks are in."""
+    for second in (999, 991, 989, 985, 971, 969):
+        for backend in ("gloo", "nccl"):
+            calls = f"all_reduce@{second - 5} all_reduce*@{second}"
+            yield f"all in one call since {second}, {backend}", recorded_as(calls, calls, backend=backend)
+    for change in ({}, {"acknowledged_bytes": 1}, {"unacknowledged_bytes": 0}, {"retransmits": 0}, {"heard_s": 2.0},
+                   {"retransmits": 0, "probes": 3}, {"peer": "10.9.9.9:443"}, {"state": "connecting"}):  # fmt: skip
+        after = replace(SENDS, **change)  # type: ignore[arg-type]
+        ends = ((replace(SENDS, peer=after.peer), RECEIVES), (after, RECEIVES))
+        for second in (985, 992):
+            calls = [f"all_reduce@980 all_reduce*@{second}"] * 3
+            yield f"nothing arrives: {change}, {second}", recorded_as(*calls, wires=ends, backend="nccl")
+        yield f"nothing arrives, without records: {change}", looked(dict.fromkeys(range(3), WAITS), wires=ends)
+    for sent in (500, 66_000, 500_000):
+        passes = replace(SENDS, retransmits=0, acknowledged_bytes=sent)
+        calls = ["all_reduce@900 all_reduce*@905"] * 3
+        yield f"{sent} bytes pass", recorded_as(*calls, wires=((SENDS, RECEIVES), (passes, RECEIVES)), backend="nccl")
+    ends = (SENDS, RECEIVES)
+    yield "nothing arrives, and one is stopped", looked({0: WAITS, 1: WAITS, 2: both(STOPPED)}, wires=(ends, ends))
+    calls = ["all_reduce@970 all_reduce*@971"] * 2
+    yield "silent, and not examined", recorded_as(*calls, world=3, wires=((SENDS,), (SENDS,)))
+    given = (LiveFrame("all_reduce", C10D, 9, {}), LiveFrame("all_reduce", C10D, 1, {"group": "given"}), OWN)
+    for name, stack in {"no group": in_call("all_reduce"), "a group": given, "a wait": IN_C}.items():
+        yield f"all in one call, {name}", in_stacks(stack, stack, still_s=40.0)
+    for function, still_s in product(("recv", "all_reduce"), (1.0, 5.0, 14.0, 16.0, 29.0, 31.0, None)):
+        stack = (replace(IN_ALL_REDUCE[0], name=function), IN_ALL_REDUCE[1])
+        yield f"all in {function} for {still_s}", in_stacks(stack, stack, still_s=still_s)
+
+
+def _records() -> Rows:
+    """What torch and NCCL have recorded of the calls of ranks."""
+    usual = "all_reduce@900 all_reduce@950 all_reduce*@998"
+    yield "no longer than usual", recorded_as(usual, usual, "all_reduce@900 all_reduce@950")
+    for first, second in ((3, 2), (2, 2)):
+        calls = [recorded({0: "all_reduce " * n + "all_reduce*", 1: "all_reduce " * n}) for n in (5 - first, second)]
+        yield f"calls grow from {5 - first} to {second}", looked({0: WAITS, 1: WAITS}, *calls)
+    reduces, gathers = "all_reduce@970 all_reduce*@971", "all_reduce@970 all_gather*@971"
+    yield "another call", recorded_as(reduces, gathers, reduces)
+    yield "two calls", recorded_as(reduces, gathers)
+    texts = {0: reduces, 1: "all_reduce@970 1/all_reduce*@971", 2: reduces}
+    dumps = recorded(texts, backend="gloo").dumps
+    unknown = [[replace(g, ranks=(), desc=g.desc or "undefined") for g in each.groups] for each in dumps]
+    records = tuple(replace(each, groups=tuple(own)) for each, own in zip(dumps, unknown, strict=True))
+    yield "groups of unknown members", looked(dict.fromkeys(range(3), WAITS), FlightRecords(records))
+    yield "a rank that is not here", looked({0: WAITS}, recorded(dict.fromkeys((0, 1), "all_reduce*@900")), world=2)
+    four = recorded(dict.fromkeys(range(2), reduces), world=4, backend="gloo")
+    yield "a node that was not looked at", looked(dict.fromkeys(range(2), WAITS), four, world=4)
+    for second in (610, 800, 945, 935):
+        calls = [f"all_reduce@600 all_reduce@{second}"] * 2
+        yield f"outside of calls since {second}", recorded_as(*calls, state=both(SLEEPS), backend="nccl")
+    calls_610 = recorded(dict.fromkeys(range(2), "all_reduce@600 all_reduce@610"))
+    yield "a lock outside of calls", looked({0: WAITS, 1: both(SLEEPS)}, calls_610)
+    for said, state, switches in (
+        ("all_reduce@940 all_reduce@960 all_reduce@980", IDLE, 7),
+        ("all_reduce@958 all_reduce@959 all_reduce@979 all_reduce@980", IDLE, 7),
+        ("all_reduce@988 all_reduce@989 all_reduce@990", SLEEPS, 7),
+        ("all_reduce@988 all_reduce@989 all_reduce@990", SLEEPS, 9),
+        ("all_reduce@983 all_reduce@984 all_reduce@984.5", SLEEPS, 9),
+        ("all_reduce@995 all_reduce@996 all_reduce@996.5", SLEEPS, 7),
+        ("all_reduce@995 all_reduce@996 all_reduce@997.5", SLEEPS, 7),
+    ):
+        before, last = said.rpartition(" ")[::2]
+        texts = {0: f"{before} {last.replace('@', '*@')}", 1: f"{before} {last.replace('@', '*@')}", 2: before}
+        yield f"a pause: {said}, {switches}", of_two(state, later(state, switches=switches), texts=texts)
+    spins, still = both(IDLE, cpu_s=5.9), {second: both(SLEEPS, still_s=second) for second in (42.0, 2.0)}
+    for second, sleeps in still.items():
+        for least in (50, 51):
+            answer = counts(51, 51, least)
+            yield f"RAS, {least} for {second} s", looked({0: spins, 1: spins, 2: sleeps}, ras=(answer, answer))
+    for before_, after in (((51, 51, 50), (52, 52, 51)), ((51,) * 3, (57,) * 3), ((51,) * 3, (51, 51, 50))):
+        asleep = dict.fromkeys(range(3), still[42.0])
+        yield f"RAS, {before_} then {after}", looked(asleep, ras=(counts(*before_), counts(*after)))
+
+
+def _stacks() -> Rows:
+    """What stacks show where torch has recorded nothing."""
+    yield "one is elsewhere", in_stacks(IN_ALL_REDUCE, IN_ALL_REDUCE, IN_LOADER, states=[both(IDLE, 5.0)] * 3)
+    for still_s in (2.9, 5.0, 9.0, 10.0):
+        yield (
+            f"one is elsewhere for {still_s} s",
+            in_stacks(IN_ALL_REDUCE, IN_LOADER, states=[both(IDLE, still_s=still_s)]),
+        )
+    gathers = (replace(IN_ALL_REDUCE[0], name="all_gather"), replace(OWN, line=50))
+    receives = (replace(IN_ALL_REDUCE[0], name="recv"), replace(OWN, line=50))
+    ends = Connection(100, "127.0.0.1:5", "127.0.0.1:9"), Connection(101, "127.0.0.1:9", "127.0.0.1:5")
+    sent = replace(ends[0], acknowledged_bytes=1 << 20), ends[1]
+    for name, more in {"": {}, ", of six": {"world": 6}, ", connected": {"wires": (ends, ends)},
+                       ", and one sent": {"wires": (ends, sent)}}.items():  # fmt: skip
+        yield f"different calls{name}", in_stacks(IN_ALL_REDUCE, gathers, IN_ALL_REDUCE, states=[WAITS] * 3, **more)
+    yield "two receive", in_stacks(receives, receives, IN_ALL_REDUCE, states=[WAITS] * 3)
+    woke = both(IDLE, 5.0, switches=9)
+    yield "they woke", in_stacks(IN_ALL_REDUCE, IN_LOADER, states=[woke, woke])
+    for stack in (receives, IN_LOADER, IN_ALL_REDUCE):
+        read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2}
+        yield f"records, and one in {stack[0].name}", of_two(IDLE, stacks=read)
+    barrier = (replace(IN_ALL_REDUCE[0], name="monitored_barrier"), IN_ALL_REDUCE[1])
+    states = {0: both(IDLE, still_s=28.0), 1: both(IDLE, still_s=12.0), 2: both(SLEEPS)}
+    done = recorded(dict.fromkeys(range(3), "all_reduce@970 all_reduce@971"), backend="gloo")
+    read = {0: (barrier,) * 2, 1: (barrier,) * 2, 2: (IN_LOADER,) * 2}
+    yield "a call that torch does not record", looked(states, done, stacks=read)
+    yield "the same without stacks", looked(states, done)
+    waits = replace(IDLE, still_s=40.0)
+    for name, stacks, state, after in (
+        ("one is in a queue", (IN_C, IN_C, IN_QUEUE), waits, {}),
+        ("all are there", (IN_C, IN_C, IN_C), waits, {}),
+        ("few are there", (IN_C, IN_QUEUE, IN_QUEUE), waits, {}),
+        ("for a moment", (IN_C, IN_C, IN_QUEUE), replace(waits, still_s=3.0), {}),
+        ("polling", (IN_C, IN_C, IN_QUEUE), replace(waits, call="poll"), {}),
+        ("they woke", (IN_C, IN_C, IN_QUEUE), waits, {"switches": 9}),
+    ):
+        yield f"a wait in C: {name}", in_stacks(*stacks, states=[both(state, **after)] * 3)  # type: ignore[arg-type]
+    for changes in ({}, {"cpu_s": 5.9, "faults": 9000}):
+        idle = both(replace(IDLE, still_s=40.0), **changes)
+        yield (
+            f"in backward, {changes}",
+            in_stacks(IN_BACKWARD, IN_LOADER, IN_BACKWARD, states=[idle, both(SLEEPS), idle]),
+        )
+    for native, age_s in ((True, 60.0), (True, 13.0), (True, 7.0), (False, 60.0)):
+        tries = replace(SLEEPS, native=native, age_s=age_s, still_s=0.3)
+        states_ = [both(SLEEPS), *[both(tries, switches=8)] * 2]
+        yield f"they try to join, {native}, {age_s}", in_stacks(IN_LOADER, IN_INIT, IN_INIT, states=states_)
+    buffers = (FlightFrame("_sync_buffers", f"{PACKAGES}/torch/nn/parallel/distributed.py", 9), OWN)
+    yield "the forward of a wrapped model", in_stacks(buffers, in_call("barrier"), in_call("barrier"))
+    for odd in ((0,), (0, 1)):
+        calls = [in_call("all_gather_object") if rank in odd else IN_BACKWARD for rank in range(5)]
+        yield f"{len(odd)} in a call beside backward", in_stacks(*calls)
+    builds = (FlightFrame("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py", 1), OWN)
+    for state, stack in ((SLEEPS, (OWN,)), (IDLE, builds), (IDLE, (OWN,))):
+        states_ = [both(IDLE, still_s=40.0), both(state), both(IDLE, cpu_s=9.0, faults=9999)]
+        yield (
+            f"{state.call} in {stack[0].name} beside one at work",
+            in_stacks(IN_ALL_REDUCE, stack, (OWN,), states=states_),
+        )
+    reads, accepts = replace(IDLE, call="recvfrom", file="socket:[7]"), replace(IDLE, call="accept", listens=True)
+    pair = (Connection(101, "127.0.0.1:5", "127.0.0.1:9", inode=7), Connection(100, "127.0.0.1:9", "127.0.0.1:5"))
+    for own in (accepts, replace(accepts, listens=False)):
+        states = {0: both(own, still_s=30.0), 1: both(reads, still_s=30.0)}
+        yield f"one reads from one that accepts, {own.listens}", looked(states, wires=(pair, pair))
+    end = (FlightFrame("_shutdown", f"{PYTHON}/threading.py", 1590),)
+    yield "the end of a program", looked({0: WAITS, 1: (IDLE, GONE)}, stacks={0: (end, end), 1: ((), ())})
+    asks = replace(IDLE, call="poll", file="socket:[7]")
+    wires = ((Connection(101, "127.0.0.1:5", "127.0.0.1:29500", inode=7),),) * 2
+    for busy in ({"cpu_s": 9.0, "faults": 9999}, {}):
+        states = {0: both(IDLE, **busy), 1: both(asks)}  # type: ignore[arg-type]
+        yield f"a key while another {busy}", looked(states, wires=wires, port=29500)
+
+
+def _reasons() -> Rows:
+    """Why a rank does not go on, by the functions of libraries that it is in."""
+    of = f"{PYTHON}/multiprocessing"
+    condition = ("Condition.wait", f"{PYTHON}/threading.py")
+    for frames in (
+        [("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")],
+        [condition, ("Queue.put", f"{PYTHON}/queue.py")],
+        [condition, ("Event.wait", f"{PYTHON}/threading.py")],
+        [condition],
+        [("join", f"{PYTHON}/threading.py")],
+        [("_recv", f"{of}/connection.py"), ("get", f"{of}/queues.py")],
+        [("recv", f"{of}/connection.py")],
+        [("SemLock.__enter__", f"{of}/synchronize.py")],
+        [("wait", f"{of}/synchronize.py")],
+        [("map", f"{of}/pool.py")],
+        [("join", f"{of}/process.py")],
+        [("Popen._try_wait", f"{PYTHON}/subprocess.py")],
+        [("Cmd.cmdloop", f"{PYTHON}/cmd.py"), ("trace_dispatch", f"{PYTHON}/bdb.py")],
+        [("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")],
+        [("acquire", f"{PACKAGES}/filelock/_api.py")],
+        [("_try_get_data", f"{PACKAGES}/torch/utils/data/dataloader.py")],
+        [("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")],
+        [("recv", f"{PACKAGES}/redis/connection.py")],
+        [("select", f"{PYTHON}/selectors.py"), ("run", f"{PYTHON}/asyncio/runners.py")],
+        [("poll", f"{of}/connection.py"), ("next", f"{PACKAGES}/torch/utils/data/loader.py")],
+        [],
+    ):
+        yield f"in {'/'.join(name for name, _ in frames)} of {frames[-1:]}", stuck_in(*frames)
+    asks = LiveFrame("step", "/home/u/train.py", 12, {"asks": "polls-file", "asked": "os.path.exists, line 11"})
+    yield "a loop with pauses", stuck_in(state=SLEEPS, own=asks)
+    handler = LiveFrame("on_signal", "/home/u/train.py", 8, {"signal": "12"})
+    for state in (IDLE, SLEEPS):
+        yield f"in a handler, {state.call}", stuck_in(state=state, own=handler)
+    accepts = replace(IDLE, call="accept", file="a socket that listens at 127.0.0.1:57291", listens=True)
+    attached = replace(accepts, listens=False, file="")
+    for name, state in (
+        ("SocketPdb.__init__", accepts),
+        ("wait_for_debugger", attached),
+        ("PDBDataset.serve", accepts),
+    ):
+        yield (
+            f"accepts in {name}",
+            stuck_in(("accept", f"{PYTHON}/socket.py"), state=state, own=replace(OWN, name=name)),
+        )
+    saves = FlightFrame("save", "/home/u/train.py", 51)
+    saver = ThreadPlace("saver", saves, frames=(in_call("barrier")[0], saves))
+    puts = replace(saver, frames=(FlightFrame("put", f"{PYTHON}/queue.py", 3), saves))
+    reduces = in_call("all_reduce")
+    yield "a further call of a thread", in_stacks(reduces, in_call("all_gather"), threads=((saver,), ()))
+    yield "a lock, and a thread in a call", in_stacks(reduces, (OWN,), threads=((), (saver,)))
+    yield "a lock, and a thread in a queue", in_stacks(reduces, (OWN,), threads=((), (puts,)))
+    gets = (FlightFrame("get", f"{PYTHON}/queue.py", 1), OWN)
+    work = (LiveFrame("receive", "/home/u/train.py", 5, {"work": "work", "tag": "31", "src": "1"}),)
+    joined = ThreadPlace("MainThread", FlightFrame("main", "/home/u/train.py", 14), first=True)
+    reads = ThreadPlace("reader", FlightFrame("read", "/home/u/data.py", 7))
+    for stack, threads in ((gets, ()), (gets, (reads,)), (work, (joined,)), (gets, (reads,) * 5)):
+        yield f"{stack[0].name} beside {len(threads)} threads", in_stacks(reduces, stack, threads=((), threads))
+
+
+def _arguments() -> Rows:
+    """Ranks in one call, with other arguments or other peers."""
+    one, tag = {"ranks": "[0, 1]"}, {"tag": "0"}
+    for name, values in (
+        ("broadcast", [{"src": "1", "group_src": "1"}, {"src": "0", "group_src": "0"}]),
+        ("broadcast", [{"src": "0"}, {"src": "0"}, {"src": "1"}]),
+        ("broadcast", [{"src": "0"}, {}]),
+        ("new_group", [one | {"group_name": "2"}, one | {"group_name": "1"}]),
+        ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///" + "b" * 70}]),
+        ("init_process_group", [{"rank": "1"}, {"rank": "1"}]),
+        ("init_process_group", [{"rank": "1"}, {"rank": "0"}]),
+        ("all_reduce", [{"group": "given"}, {"group": "default"}]),
+        ("recv", [{"src": "2"}, {"dst": "0"}, {"src": "1"}]),
+        ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "4"}]),
+        ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "5"}]),
+        ("recv", [{"src": "1"} | tag, {"src": "2"} | tag, {"src": "0"} | tag]),
+        ("send", [{"dst": "1"}, {"dst": "0"}]),
+        ("recv", [{"src": "1"}, {"dst": "2"}, {"src": "1"}]),
+    ):
+        yield f"{name} {values}", in_stacks(*(in_call(name, **each) for each in values))
+    gather = [in_call("gather", dst="0"), in_call("gather", dst="1"), in_call("barrier")]
+    yield "other arguments beside a further call", in_stacks(*gather)
+    yield "other arguments of other calls", in_stacks(in_call("broadcast", src="0"), in_call("all_reduce"))
+    mixed = [in_call("broadcast"), in_call("recv", src="0"), in_call("recv", src="1"), in_call("broadcast")]
+    yield "a receive from one in a collective", in_stacks(*mixed)
+    records = {0: "broadcast*@970", 3: "broadcast*@970", 1: "all_reduce@900", 2: "all_reduce@900"}
+    yield "the same with records", in_stacks(*mixed, first=recorded(records))
+    roots = [in_call("broadcast", src=str(rank)) for rank in range(2)]
+    texts = dict.fromkeys(range(2), "broadcast@970 broadcast*@971")
+    yield "records of one call with other roots", in_stacks(*roots, first=recorded(texts, backend="gloo"))
+    made = recorded({0: "all_reduce@960 all_reduce*@970", 1: "all_reduce@960 all_gather*@970"})
+    bare = replace(made, dumps=tuple(replace(each, stacks=tuple(() for _ in each.stacks)) for each in made.dumps))
+    lines = in_call("all_reduce"), (in_call("all_gather")[0], replace(OWN, line=50))
+    yield "records without lines", in_stacks(*lines, first=bare)
+
+
+def _devices() -> Rows:
+    """What sockets and GPUs show."""
+    reads = replace(IDLE, call="recvfrom", file="socket:[7]")
+    worker = Child("S", 3.0, "", "read", "socket:[8]", pipes=("pipe:[9]",), pid=4242, name="pt_data_worker")
+    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
+    peers = tuple(Connection(102, "10.0.0.1:9", f"10.9.9.{n}:443", heard_s=63.0, inode=n) for n in (7, 8))
+    for name, state in (("rank", reads), ("worker", polls)):
+        yield f"the peer of a {name}", of_two(state, wires=((), peers))
+        for came in (4000, 5000):
+            bytes_in = tuple(replace(each, received_bytes=came, inode=9) for each in peers[:1])
+            yield f"a {name} of which a socket got {came}", of_two(state, wires=((), bytes_in))
+        yield f"a {name} that hears", of_two(state, wires=((), (replace(peers[0], received_bytes=9),)))
+    for peer in ("10.9.9.7:29500", "10.9.9.7:443"):
+        wire = (Connection(102, "10.0.0.1:9", peer, heard_s=63.0, inode=7),)
+        yield f"polls {peer}", of_two(replace(IDLE, call="poll", file="socket:[7]"), wires=((), wire), port=29500)
+    for first, still_s in (("D", 12.0), ("D", 8.0), ("D", None), ("S", 12.0)):
+        state = replace(
+            IDLE, state="D", wchan="folio_wait_bit_common", call="read", file="/data/shard", still_s=still_s
+        )
+        yield f"{first}, then D for {still_s}", looked({0: WAITS, 1: (replace(state, state=first), later(state))})
+    lost = Absent("NVML: GPU is lost")
+    slowed = replace(WELL, reasons=SLOWED, clock_MHz=345)
+    calls = ["all_reduce@980 all_reduce*@985"] * 2
+    of_other = replace(WELL, index=1, pci="00000000:5D:00.0", pids=(101,))
+    for name, first_, last, xids in (
+        ("Xid 79", WELL, WELL, (XID,)),
+        ("Xid 31", WELL, WELL, (replace(XID, code="31"),)),
+        ("an old Xid", WELL, WELL, (replace(XID, at_s=0.001),)),
+        ("an Xid of another GPU", WELL, WELL, (replace(XID, device="0000:5f:00"),)),
+        ("off the bus", WELL, WELL, (replace(XID, kind="lost", code=""),)),
+        ("lost", WELL, replace(WELL, pci=lost, pids=lost), ()),
+        ("denied", WELL, replace(WELL, pci=Absent("NVML: Insufficient Permissions")), ()),
+        ("slowed", replace(WELL, reasons=SLOWED), slowed, ()),
+        ("slowed since", WELL, slowed, ()),
+        ("slowed a little", replace(WELL, reasons=SLOWED), replace(slowed, clock_MHz=1500), ()),
+        ("idle clocks", replace(WELL, reasons=("gpu-idle",)), replace(slowed, reasons=("gpu-idle",)), ()),
+        ("no kernel log", WELL, WELL, Absent("kernel.dmesg_restrict is 1")),
+        ("NVLink", WELL, replace(WELL, nvlink_KiB=1088), ()),
+    ):
+        gpus = ((first_, of_other), (last, of_other), xids)
+        yield f"a GPU: {name}", recorded_as(*calls, gpus=gpus, backend="nccl")
+        yield f"a GPU, without records: {name}", looked({0: WAITS}, gpus=gpus)
+    one, two = replace(WELL, pids=(100, 101)), of_other
+    for name, seen, xids in (
+        ("Xid of the first", (one, two), (XID,)),
+        ("Xid of the second", (one, two), (replace(XID, device="0000:5d:00"),)),
+        ("two ranks on one", (one,), (XID,)),
+        ("the second is lost", (one, replace(two, pci=lost, pids=lost)), ()),
+        ("no clocks", (replace(one, clock_MHz=0, most_MHz=0, reasons=SLOWED), two), ()),
+    ):
+        before = tuple(replace(gpu, reasons=SLOWED) for gpu in (one, two)[: len(seen)])
+        yield f"GPUs: {name}", recorded_as(*calls, gpus=(before, seen, xids), backend="nccl")
+
+
+def _many() -> Rows:
+    """Ranks of which 62 do the same are one row; and what else could be read of them."""
+    count = 64
+    calls = dict.fromkeys((0, 1), "all_reduce@960 all_reduce*@970") | dict.fromkeys(range(2, count), "all_reduce@960")
+
+    def loads(rank: int) -> LiveRank:
+        pipe = (f"pipe:[1{rank}]",)
+        child = Child("D", 1.0, "nfs_wait", "read", "/data/x", pid=5000 + rank, name="pt_data_worker", pipes=pipe)
+        return replace(IDLE, call="poll", wchan="", pipes=pipe, children=(child,))
+
+    kinds: Mapping[str, list[Both]] = {
+        "at work": [both(IDLE, moved_bytes=100_000_000 + rank * 1_000_000) for rank in range(count)],
+        "loaders on a disk": [both(loads(rank)) for rank in range(count)],
+        "denied": [(Absent(f"process {100 + rank}: permission denied", "Denied"),) * 2 for rank in range(count)],
+        "ended": [(IDLE, Absent(f"process {100 + rank}: it has ended", "Missing")) for rank in range(count)],
+        "reading shards": [both(replace(IDLE, call="read", file=f"/data/shard-{rank}")) for rank in range(count)],
+    }
+    for name, states in kinds.items():
+        own = {rank: WAITS if rank < 2 else states[rank] for rank in range(count)}
+        yield f"62 ranks: {name}", looked(own, recorded(calls, backend="gloo"))
+    why: Any = Absent("py-spy is not installed; run `pip install py-spy`", "Missing")
+    yield "stacks that were not read", looked({0: WAITS, 1: (UNSEEN, UNSEEN)}, stacks={0: (why, why), 1: (why, why)})
+    yield "stacks that nobody asked for", looked({0: WAITS, 1: WAITS})
+    yield "stacks that were read", in_stacks((OWN,), (OWN,), states=[WAITS, WAITS])
+    launch = Launch("torchrun", rank=0, world_size=4, local_rank=0, local_world_size=1, nnodes=2)
+    process = JobProcess(100, 1, "python", 0, launch)
+    looks = JobLooks(JobLook((IDLE,), servers=("no server",)), JobLook((later(IDLE),), servers=("no server",)))
+    done = JobLooks(replace(looks.first, servers=("",)), replace(looks.second, servers=("",)))
+    slurm = replace(process, settings={"SLURM_JOB_ID": "4711"})
+    by_hand = replace(slurm, launch=replace(launch, kind="environment", nnodes=None))
+    by_hand = replace(by_hand, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
+    one_node = replace(process, launch=replace(launch, nnodes=1))
+    for name, rank, found in (("of Slurm", slurm, looks), ("by hand", by_hand, looks), ("of torchrun", process, looks),
+                              ("of one node", one_node, looks), ("whose server answers", one_node, done)):  # fmt: skip
+        yield f"one rank {name}", stand({"n1": (LocalRanks((rank,)), found)})
