@@ -2,7 +2,7 @@
 """Write what tests keep: the findings of captured machines, the values of bad cases with the edges
 of their numbers, the values of whole commands and functions, and the signs of causes that ncclprobe ships.
 
-    .venv/bin/python scripts/golden.py [captures | cases | signs | edges | FILE of tests/data/command_values …]
+    .venv/bin/python scripts/golden.py [captures | cases | signs | edges | changes | FILE of command_values …]
 
 Without a name: all of it. Read the difference before committing: is each line true, and of help?
 """
@@ -21,7 +21,7 @@ from zoo import findings
 from ncclprobe.engine.diagnose import LEFT, every_check
 from tests import command_values
 from tests.checks.cases import VALUES, case_values, checks
-from tests.checks.edges import EDGES, edges
+from tests.checks.edges import CHANGES, EDGES, changes, edges
 
 
 def main() -> int:
@@ -31,6 +31,7 @@ def main() -> int:
         "cases": lambda: write_lines(VALUES, case_values(checks())),
         "signs": lambda: write_lines(SIGNS, signs()),
         "edges": lambda: write_lines(EDGES, edges(checks())),
+        "changes": lambda: write_lines(CHANGES, changes(checks())),
         **{name: partial(write_values, name) for name in command_values.FILES},
     }
     for name in sys.argv[1:] or parts:

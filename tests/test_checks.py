@@ -11,7 +11,7 @@ from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from tests.checks.cases import VALUES, case_values, checks, expected, said, written
-from tests.checks.edges import EDGES, moved
+from tests.checks.edges import CHANGES, EDGES, moved
 
 CHECKS = checks()
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -63,6 +63,13 @@ def test_every_number_that_a_check_judges_has_the_edge_that_was_read() -> None:
     assert list(moved(CHECKS, kept)) == [], "run scripts/golden.py, and read the difference"
     assert len(kept) > 400
     assert len({line.partition("\t")[0] for line in kept}) > 100
+
+
+def test_every_text_and_list_that_a_check_judges_leads_to_what_was_read() -> None:
+    """Of a case with an item less, or another text: a condition left out, or the wrong name, must fail here."""
+    kept = CHANGES.read_text(encoding="utf-8").splitlines()
+    assert list(moved(CHECKS, kept)) == [], "run scripts/golden.py, and read the difference"
+    assert len(kept) > 1500
 
 
 def test_every_case_is_of_a_check() -> None:
