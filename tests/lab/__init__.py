@@ -4,8 +4,6 @@ with Lab(hosts=4, nics=2) as lab, faults.filtered(lab.hosts[0], port=29500):
     print(lab.hosts[1].run(["python3", "-m", "ncclprobe", "doctor"], timeout_s=60).out)
 """
 
-from .hosts import Host, Lab, why_not
-from .outside import clean
-from .processes import Completed, LabError, Running
+from .hosts import Completed, Host, Lab, LabError, Running, clean, why_not
 
 __all__ = ["Completed", "Host", "Lab", "LabError", "Running", "clean", "why_not"]

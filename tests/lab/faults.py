@@ -5,33 +5,23 @@ can also be left to the lab, and is undone with it: `lab.stack.enter_context(fau
 """
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from .hosts import Host
-from .processes import LabError, Running
+from .hosts import Host, LabError
 
-Direction = Literal["in", "out", "both"]
-HERE = Path(__file__).resolve().parent
-EPHEMERAL = (32768, 60999)
-"""The ports that Linux gives to who does not ask for one: net.ipv4.ip_local_port_range."""
-
+Direction = Literal["in", "out"]
 _numbers = itertools.count()
 
 
 @contextmanager
-def rules(host: Host, lines: Sequence[str], hook: Direction = "both") -> Iterator[None]:
-    """Filter packets on `host` by lines of nft; what passes the loopback device is never touched."""
-    table = f"lab{next(_numbers)}"
-    hooks = {"in": ["input"], "out": ["output"], "both": ["input", "output"]}[hook]
-    text = f"add table inet {table}\n"
-    for name in hooks:
-        text += f"add chain inet {table} {name} {{ type filter hook {name} priority 0 ; }}\n"
-        device = "iifname" if name == "input" else "oifname"
-        text += "".join(f'add rule inet {table} {name} {device} != "lo" {line}\n' for line in lines)
+def rules(host: Host, lines: Sequence[str], to: Direction = "in") -> Iterator[None]:
+    """Filter packets that come to `host`, or go out of it, by lines of nft; the loopback device is never touched."""
+    table, hook, device = f"lab{next(_numbers)}", *{"in": ("input", "iifname"), "out": ("output", "oifname")}[to]
+    text = f"add table inet {table}\nadd chain inet {table} {hook} {{ type filter hook {hook} priority 0 ; }}\n"
+    text += "".join(f'add rule inet {table} {hook} {device} != "lo" {line}\n' for line in lines)
     host.must("nft", "-f", "-", text=text)
     try:
         yield
@@ -40,23 +30,10 @@ def rules(host: Host, lines: Sequence[str], hook: Direction = "both") -> Iterato
 
 
 @contextmanager
-def filtered(
-    host: Host, *, port: int | tuple[int, int] | None = None, peer: Host | None = None, to: Direction = "in"
-) -> Iterator[None]:
-    """A firewall that drops: new and old TCP packets to this port (all TCP without one), from or to this peer only.
-
-    `to`: "in" drops what comes to `host`, "out" what it sends to others' ports, "both" either.
-    """
-    with rules(host, _matching(host, port, peer, to, "drop"), to):
-        yield
-
-
-@contextmanager
-def refused(
-    host: Host, *, port: int | tuple[int, int], peer: Host | None = None, to: Direction = "in"
-) -> Iterator[None]:
-    """A firewall that answers every connection to the port with a reset, as if nobody listened."""
-    with rules(host, _matching(host, port, peer, to, "reject with tcp reset"), to):
+def filtered(host: Host, *, port: int, peer: Host | None = None) -> Iterator[None]:
+    """A firewall that drops: new and old TCP packets to this port, from this peer only."""
+    whose = f"ip saddr {peer.address()} " if peer else ""
+    with rules(host, [f"{whose}tcp dport {port} drop"]):
         yield
 
 
@@ -68,20 +45,10 @@ def lossy(host: Host, percent: int, *, to: Direction = "out") -> Iterator[None]:
 
 
 @contextmanager
-def mtu_black_hole(host: Host, *, above: int = 1400, peer: Host | None = None) -> Iterator[None]:
+def mtu_black_hole(host: Host, *, above: int = 1400) -> Iterator[None]:
     """Packets longer than `above` bytes vanish without an ICMP: small messages pass and large ones hang."""
-    with rules(host, [f"{match} meta length > {above} drop" for match in _peers(host, peer, "daddr")], "out"):
+    with rules(host, [f"meta length > {above} drop"], "out"):
         yield
-
-
-@contextmanager
-def single_packets(host: Host, nic: int = 0) -> Iterator[None]:
-    """The card is given packets as they are on a wire, where a veth pair passes 64 KiB of a stream as one."""
-    host.ip(f"link set eth{nic} gso_max_segs 1")
-    try:
-        yield
-    finally:
-        host.ip(f"link set eth{nic} gso_max_segs 65535")
 
 
 @contextmanager
@@ -92,8 +59,7 @@ def routed_by(host: Host, nic: int, other: int) -> Iterator[None]:
     try:
         yield
     finally:
-        host.ip(f"route del {network} dev eth{other}")
-        host.configure(nic)
+        host.ip(f"route del {network} dev eth{other}", *host.settings(nic))
 
 
 @contextmanager
@@ -110,20 +76,12 @@ def shaped(host: Host, mbits: float, nic: int = 0) -> Iterator[None]:
 
 @contextmanager
 def addressed(host: Host, *addresses: str, nic: int = 0) -> Iterator[None]:
-    """The card has these addresses ("10.99.0.3/24") instead of its own; without any, none at all."""
+    """The card has these addresses ("10.99.0.3/24") instead of its own."""
     host.ip(f"addr flush dev eth{nic}", *(f"addr add {address} dev eth{nic}" for address in addresses))
     try:
         yield
-    finally:
-        host.ip(f"addr flush dev eth{nic}", f"link set eth{nic} down")  # coming up again gives a link-local address
-        host.configure(nic)
-
-
-@contextmanager
-def same_address(host: Host, other: Host, nic: int = 0) -> Iterator[None]:
-    """Two hosts have one address."""
-    with addressed(host, *other.addresses(nic), nic=nic):
-        yield
+    finally:  # coming up again gives a link-local address
+        host.ip(f"addr flush dev eth{nic}", f"link set eth{nic} down", *host.settings(nic))
 
 
 @contextmanager
@@ -151,42 +109,8 @@ def environment(host: Host, **variables: str) -> Iterator[None]:
     """Variables of commands that start on this host from now on, also under Slurm and mpirun."""
     before = dict(host.env)
     host.env.update(variables)
-    host.lab.save()
     try:
         yield
     finally:
         host.env.clear()
         host.env.update(before)
-        host.lab.save()
-
-
-@contextmanager
-def taken(
-    host: Host, port: int, says: Literal["nothing", "banner", "garbage", "flood"] = "nothing"
-) -> Iterator[Running]:
-    """Another service has the port: it accepts everybody and says nothing, a line, noise, or noise without end."""
-    job = host.start([sys.executable, str(HERE / "squatter.py"), str(port), says])
-    try:
-        job.until_says("ready")
-        yield job
-    finally:
-        job.kill()
-        job.wait(5.0)
-
-
-def _peers(host: Host, peer: Host | None, side: Literal["saddr", "daddr"]) -> list[str]:
-    """One match for each address of the peer; one that matches all where there is none."""
-    if peer is None:
-        return [""]
-    every = [address.split("/")[0] for nic in range(host.lab.nics) for address in peer.addresses(nic)]
-    return [f"{'ip6' if ':' in address else 'ip'} {side} {address}" for address in every]
-
-
-def _matching(
-    host: Host, port: int | tuple[int, int] | None, peer: Host | None, to: Direction, verdict: str
-) -> list[str]:
-    ports = f"{port[0]}-{port[1]}" if isinstance(port, tuple) else port
-    what = "meta l4proto tcp" if port is None else f"tcp dport {ports}"
-    incoming, outgoing = _peers(host, peer, "saddr"), _peers(host, peer, "daddr")
-    matches = dict.fromkeys(incoming * (to != "out") + outgoing * (to != "in"))
-    return [f"{match} {what} {verdict}" for match in matches]

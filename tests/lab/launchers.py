@@ -1,6 +1,7 @@
-"""Real launchers on the lab's hosts: Slurm, mpirun and torchrun. All need their programs; `why_not(...)` says which."""
+"""What starts ncclprobe on the lab's hosts (hands, and real Slurm, mpirun and torchrun), and what its reports say."""
 
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -8,18 +9,84 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ncclprobe.model.values import Struct
 
-from . import hosts
-from .hosts import Host, Lab
-from .processes import Completed, LabError, Running
+from .hosts import Completed, Host, Lab, LabError, Running, must, why_not
 
 SLURM = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
-MPIRUN = ("mpirun",)
+PORT = 29500
+TOKEN = {"NCCLPROBE_TOKEN": "of this run of the lab alone"}
+NCCLPROBE = (sys.executable, "-m", "ncclprobe")
+DOCTOR = (*NCCLPROBE, "doctor", "--backend", "gloo", "--no-color")
+BY_NAME = ("sh", "-c", 'exec "$@" --json "$0/$(uname -n).json"')
 SOCKET = "munge.socket.2"
 READY_S = 30.0
-POLL_S = 0.1
+FAKE_NVML = Path(__file__).parents[1] / "fake_nvml.c"
+
+
+def by_hand(
+    hosts: Sequence[Host], *words: str, command: Sequence[str] = DOCTOR, nodes: int = 0, env: Mapping[str, str] = TOKEN
+) -> dict[str, Running]:
+    """Start a command on `hosts` with flags; each writes its report to HOST.json. `nodes`: of the job, if it has more.
+
+    `words` come last, so that they count.
+    """
+    jobs = {}
+    for host in hosts:
+        seat = ["--nnodes", str(nodes or len(hosts)), "--node-rank", str(host.number - 1), "--master-addr", "n0"]
+        report = ["--master-port", str(PORT), "--json", str(host.lab.folder / f"{host.name}.json")]
+        jobs[host.name] = host.start([*command, *seat, *report, *words], env)
+    return jobs
+
+
+def ranks(lab: Lab, path: Path, command: str, *options: str, cards: int = 1) -> dict[str, Running]:
+    """Start a rank of a measuring command over gloo for each of so many cards of every host; rank 0 reports."""
+    argv = [*NCCLPROBE, command, "--backend", "gloo", "--no-color", "--json", str(path), *options]
+    jobs = {}
+    for host in lab.hosts:
+        for card in range(cards):
+            rank, world = (host.number - 1) * cards + card, len(lab.hosts) * cards
+            seat = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": card, "LOCAL_WORLD_SIZE": cards}
+            where = {"MASTER_ADDR": "n0", "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": f"eth{card}", "OMP_NUM_THREADS": 1}
+            jobs[str(rank)] = host.start(argv, {name: str(value) for name, value in (seat | where).items()})
+    return jobs
+
+
+def report(lab: Lab, host: str = "n0") -> dict[str, Any]:
+    """What a node wrote."""
+    read: dict[str, Any] = json.loads((lab.folder / f"{host}.json").read_text())
+    return read
+
+
+def verdict(lab: Lab, check: str, host: str = "n0") -> dict[str, Any]:
+    """One verdict of a report."""
+    found: dict[str, Any] = next(each for each in report(lab, host)["checks"] if each["id"] == check)
+    return found
+
+
+def findings(lab: Lab, *severities: str, host: str = "n0") -> dict[str, list[dict[str, Any]]]:
+    """What a report finds of these severities, by check; checks without any are left out."""
+    found = {
+        each["id"]: [one for one in each["findings"] if one["severity"] in severities]
+        for each in report(lab, host)["checks"]
+    }
+    return {name: every for name, every in found.items() if every}
+
+
+def give_gpus(lab: Lab, count: int = 2, nccl: str = "2.27.3") -> None:
+    """Every host has `count` GPUs that a library of ours shows, and this NCCL. LabError without a compiler."""
+    library = lab.folder / "libnvidia-ml.so.1"
+    must(["gcc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library), str(FAKE_NVML)])
+    for host in lab.hosts:
+        folder = host.folder / "lib"
+        folder.mkdir()
+        (folder / library.name).symlink_to(library)
+        (folder / f"libnccl.so.{nccl}").write_bytes(b"")  # nothing but its name
+        (folder / "libnccl.so.2").symlink_to(f"libnccl.so.{nccl}")
+        own = {"FAKE_NVML_GPUS": str(count), "FAKE_NVML_HOST": str(host.number)}  # no two machines have one GPU
+        host.env |= {"LD_LIBRARY_PATH": str(folder), **own}
 
 
 class Slurm(Struct, frozen=True):
@@ -32,24 +99,21 @@ class Slurm(Struct, frozen=True):
     def env(self) -> dict[str, str]:
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> Completed:
+    def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None, timeout_s: float = 90.0) -> Completed:
         """Run a command of Slurm on n0, to its end or the deadline."""
-        return self.start(argv, env).wait(timeout_s)
-
-    def start(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Running:
-        return self.lab.hosts[0].start(argv, {**(env or {}), **self.env})
+        return self.lab.hosts[0].run(argv, {**(env or {}), **self.env}, timeout_s)
 
 
 @contextmanager
-def slurm(lab: Lab, *extra: str, cpus: int = 8, switches: str = "") -> Iterator[Slurm]:
+def slurm(lab: Lab, *extra: str, switches: str = "") -> Iterator[Slurm]:
     """A real Slurm, a slurmd on every host; `extra` are more lines of slurm.conf, `switches` those of topology.conf.
 
     LabError where it is not ready.
     """
-    if reason := hosts.why_not(*SLURM):
+    if reason := why_not(*SLURM):
         raise LabError(reason)
     cluster = Slurm(lab, lab.folder / "slurm")
-    _write_configuration(cluster, (*extra, *(["TopologyPlugin=topology/tree"] if switches else [])), cpus)
+    _write_configuration(cluster, (*extra, *(["TopologyPlugin=topology/tree"] if switches else [])))
     (cluster.folder / "topology.conf").write_text(switches)
     daemons: list[Running] = []
     try:
@@ -64,57 +128,39 @@ def slurm(lab: Lab, *extra: str, cpus: int = 8, switches: str = "") -> Iterator[
             daemon.wait(5.0)
 
 
-def mpirun(
-    lab: Lab,
-    argv: Sequence[str],
-    *,
-    per_host: int = 1,
-    options: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-) -> Running:
-    """Start Open MPI's mpirun on n0 with `per_host` ranks on every host; `options` go before the command."""
-    agent = lab.folder / "rsh-agent"
-    script = Path(hosts.__file__).parent
-    enter = [sys.executable, "-c", f"from {script.name} import outside; outside.agent()", str(lab.folder)]
-    agent.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(script.parent))} exec {shlex.join(enter)} "$@"\n')
+def mpirun(lab: Lab, argv: Sequence[str], env: Mapping[str, str]) -> Running:
+    """Start Open MPI's mpirun on n0 with a rank on every host."""
+    agent, package = lab.folder / "rsh-agent", Path(__file__).parent
+    # What mpirun takes for ssh: HOST COMMAND…
+    program = (
+        "import sys, pathlib; from lab.hosts import become;"
+        "become(pathlib.Path(sys.argv[1]), sys.argv[2], ['sh', '-c', ' '.join(sys.argv[3:])])"
+    )
+    enter = shlex.join([sys.executable, "-c", program, str(lab.folder)])
+    agent.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(package.parent))} exec {enter} "$@"\n')
     agent.chmod(0o755)
-    exported = [word for name in (env or {}) for word in ("-x", name)]
-    where = ",".join(f"{host.name}:{per_host}" for host in lab.hosts)
     plm = ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", "eth0"]
-    plm += ["--mca", "btl_tcp_if_include", "eth0"]
-    ranks = ["-np", str(per_host * len(lab.hosts)), "--host", where]
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *ranks, *plm, *exported, *options, *argv]
-    return lab.hosts[0].start(command, env)
+    where = ["-np", str(len(lab.hosts)), "--host", ",".join(f"{host.name}:1" for host in lab.hosts)]
+    exported = [word for name in env for word in ("-x", name)]
+    line = ["--allow-run-as-root", "--oversubscribe", *where, *plm, "--mca", "btl_tcp_if_include", "eth0", *exported]
+    return lab.hosts[0].start(["mpirun", *line, *argv], env)
 
 
-def torchrun(
-    lab: Lab, argv: Sequence[str], *, nproc: int = 1, c10d: bool = False, port: int = 29500,
-    env: Mapping[str, str] | None = None,
-) -> list[Running]:  # fmt: skip
-    """Start a torchrun on every host: the static rendezvous with n0 as master, or c10d. `argv`: script or -m module."""
-
-    def agent(host: Host) -> Running:
-        master = lab.hosts[0].address()
-        at = f"[{master}]:{port}" if ":" in master else f"{master}:{port}"
-        static = [f"--node-rank={host.number - 1}", f"--master-addr={master}", f"--master-port={port}"]
-        meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={at}", f"--rdzv-id={lab.folder.name}"] if c10d else static
-        shape = [f"--nnodes={len(lab.hosts)}", f"--nproc-per-node={nproc}"]
-        run = [sys.executable, "-m", "torch.distributed.run", *shape, *meet, *argv]
-        return host.start(run, {"OMP_NUM_THREADS": "1", **(env or {})})
-
-    return [agent(host) for host in lab.hosts]
+def torchrun(lab: Lab, argv: Sequence[str]) -> dict[str, Running]:
+    """Start a torchrun with its c10d rendezvous on every host. `argv`: script or -m module."""
+    meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={lab.hosts[0].address()}:{PORT}", f"--rdzv-id={lab.folder.name}"]
+    line = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(lab.hosts)}", *meet, *argv]
+    return {host.name: host.start(line, {"OMP_NUM_THREADS": "1"}) for host in lab.hosts}
 
 
-def _write_configuration(cluster: Slurm, extra: Sequence[str], cpus: int) -> None:
+def _write_configuration(cluster: Slurm, extra: Sequence[str]) -> None:
     lab, folder = cluster.lab, cluster.folder
-    for host in lab.hosts:
+    for host in (*lab.hosts, lab.ctl):
         (folder / host.name).mkdir(parents=True)
-    (folder / "ctl").mkdir()
     # What a slurmd was started with is not what its host has now: the tasks take it from the lab.
     prolog = folder / "task-prolog"
     prolog.write_text(f"#!/bin/sh\ncat {lab.folder}/$SLURMD_NODENAME.env\n")
     prolog.chmod(0o755)
-    families = [] if lab.ipv4 else ["CommunicationParameters=EnableIPv6,DisableIPv4"]
     settings = f"""
         ClusterName=lab
         SlurmctldHost=ctl({lab.ctl.address()})
@@ -136,8 +182,8 @@ def _write_configuration(cluster: Slurm, extra: Sequence[str], cpus: int) -> Non
         SlurmdParameters=config_overrides
         MpiDefault=none
     """
-    nodes = [f"NodeName={h.name} NodeAddr={h.address()} CPUs={cpus} RealMemory=4000" for h in lab.hosts]
-    lines = [line.strip() for line in settings.splitlines()] + [*families, *extra, *nodes]
+    nodes = [f"NodeName={h.name} NodeAddr={h.address()} CPUs=8 RealMemory=4000" for h in lab.hosts]
+    lines = [line.strip() for line in settings.splitlines()] + [*extra, *nodes]
     (folder / "slurm.conf").write_text("\n".join([*lines, "PartitionName=p Nodes=ALL Default=YES State=UP", ""]))
 
 
@@ -153,11 +199,10 @@ def _start_munge(cluster: Slurm) -> Running:
     while not (folder / SOCKET).exists():
         if job.popen.poll() is not None or time.monotonic() > end_s:
             raise LabError(f"munged did not start: {job.err.strip()}")
-        time.sleep(POLL_S / 10)
+        time.sleep(0.01)
+    run = 'mount -t tmpfs tmpfs /run && mkdir /run/munge && mount --bind "$0" /run/munge'
     for host in cluster.lab.hosts:
-        host.must(
-            "sh", "-c", 'mount -t tmpfs tmpfs /run && mkdir /run/munge && mount --bind "$0" /run/munge', str(folder)
-        )
+        host.must("sh", "-c", run, str(folder))
     return job
 
 
@@ -169,8 +214,7 @@ def _wait_ready(cluster: Slurm, daemons: Sequence[Running]) -> None:
         if dead or time.monotonic() > end_s:
             logs = "".join(path.read_text(errors="replace")[-500:] for path in cluster.folder.glob("*.log"))
             raise LabError(f"Slurm is not ready: {said} {[job.err[-500:] for job in dead]} {logs}")
-        time.sleep(POLL_S)
+        time.sleep(0.1)
         with contextlib.suppress(LabError):  # the controller does not listen yet
-            environment = [f"{name}={value}" for name, value in cluster.env.items()]
             show = ["timeout", "5", "sinfo", "-h", "-N", "-p", "p", "-o", "%T"]
-            said = cluster.lab.ctl.must("env", *environment, *show)
+            said = cluster.lab.ctl.must("env", f"SLURM_CONF={cluster.env['SLURM_CONF']}", *show)

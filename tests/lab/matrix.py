@@ -1,140 +1,72 @@
-"""The fault matrix: what a row is, and how what the doctor said of it is scored.
-
-A row is a fault, how it is made, and what must be said of it: which check, of which nodes, in whose report, with which
-exit codes, by when. `matrix_meeting` and `matrix_nodes` hold the rows, `run` plays them.
-"""
+"""The fault matrix: a fault, how it is made on host n1, and what the doctor must say of it, in whose report."""
 
 import json
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct
 
-from .hosts import Host, Lab
-from .processes import Completed, Running
+from . import faults
+from .hosts import Completed, Host, Lab, LabError, ended
+from .launchers import PORT, TOKEN, by_hand, give_gpus
 
-T = TypeVar("T")
-Launcher = Literal["hand", "srun", "mpirun", "torchrun", "c10d"]
-PORT = 29500
-MATTERS = ("warn", "fail")
-UNKNOWN = "unknown"
-_INCOMPLETE = ("sync.nodes", "sync.nodes", "launch.master", "launch.port")
-LATE_S = 2.0
-"""By how much a run may outlive its --timeout."""
-
-
-class Codes(NamedTuple):
-    """Exit codes of node 0, of the node with the fault, and of all others. None: any."""
-
-    hub: int | None = 4
-    victim: int | None = 4
-    others: int | None = 4
-
-
-ALL_STOP = Codes()
+GRACE_S, LATE_S, PATIENCE_S = 8.0, 2.0, 5.0
+ALL, WELL, ONE_IS_BAD, IN_PART = (4, 4, 4), (0, 0, 0), (4, 4, 0), (4, 4, None)
+N1, BOTH, EVERYBODY = ("n1",), ("n1", "n2"), ("n0", "n1", "n2")
+GROUP, MESH = "launch.gloo-group", "launch.mesh"
+_INCOMPLETE = ("sync.nodes", "launch.master", "launch.port")
+SQUATTER = """
+import os, socket, sys, threading
+door = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)
+print("ready", flush=True)
+while True:
+    caller = door.accept()[0]
+    caller.sendall(os.urandom(512))
+    threading.Thread(target=caller.recv, args=(1 << 16,), daemon=True).start()
+"""
 
 
-class Named(Struct, frozen=True):
-    """One finding that must come. `subject` and `says` are parts of what it says, `nodes` whom it names.
-
-    ``@victim`` is the host with the fault, ``@others`` all but n0, ``@seat`` and ``@seats`` what these are called while
-    nobody has heard of them ("node 3"). `of_two` are the nodes if there are two hosts only: none or both, if one cannot
-    be told from the other. `by` are the reports that must hold it. `blame` empty: any.
-    """
+class Named(NamedTuple):
+    """One finding that must come. `subject` and `says` are parts of it, `by` whose report holds it; blame "": any."""
 
     id: str
-    subject: str = ""
-    nodes: tuple[str, ...] = ("@victim",)
+    nodes: tuple[str, ...] = N1
     says: str = ""
-    by: str = "n0"
+    subject: str = ""
     blame: str = ""
-    of_two: tuple[str, ...] | None = None
-    severity: Literal["warn", "fail", "note", "unknown"] = "fail"
-
-
-class Setup(Struct):
-    """One run before it starts: what the fault's maker may change."""
-
-    lab: Lab
-    victim: Host
-    gpus: bool = False
-    flags: dict[str, dict[str, str]] = field(default_factory=dict)
-    absent: set[str] = field(default_factory=set)
-    after: list[Callable[[Mapping[str, Running]], None]] = field(default_factory=list)
-
-    @property
-    def hub(self) -> Host:
-        return self.lab.hosts[0]
-
-    @property
-    def other(self) -> Host:
-        """A host without the fault: not the hub where there is a third one."""
-        return next((h for h in self.lab.hosts[1:] if h is not self.victim), self.hub)
-
-    def use(self, fault: AbstractContextManager[T]) -> T:
-        """Make a fault for as long as the lab is up."""
-        return self.lab.stack.enter_context(fault)
-
-    def set(self, **flags: str) -> None:
-        """Flags of every host."""
-        for host in self.lab.hosts:
-            self.flag(host, **flags)
-
-    def flag(self, host: Host, **flags: str) -> None:
-        """Flags of one host."""
-        self.flags.setdefault(host.name, {}).update(flags)
-
-    def expand(self, words: Sequence[str]) -> list[str]:
-        """Hosts for ``@victim`` and the like."""
-        numbers = [host.number - 1 for host in self.lab.hosts[1:]]
-        meant = {
-            "@victim": [self.victim.name],
-            "@other": [self.other.name],
-            "@seat": [f"node {self.victim.number - 1}"],
-            "@others": [f"n{number}" for number in numbers],
-            "@seats": [f"node {number}" for number in numbers],
-            "@all": [host.name for host in self.lab.hosts],
-        }
-        return [name for word in words for name in meant.get(word, [word])]
-
-    def say(self, text: str) -> str:
-        """Text with the hosts' names in it."""
-        address = self.victim.address()
-        return text.format(victim=self.victim.name, other=self.other.name, hub=self.hub.name, address=address)
+    by: str = "n0"
+    severity: str = "fail"
 
 
 class Row(Struct, frozen=True):
-    """One fault. `hosts`: at how many it is played; `also`: ids that may come as its consequences.
+    """One fault. `codes`: exit codes of the hosts in order, None for any; `also`: ids that may come as consequences.
 
-    `instead` is as good as `expect`, where it depends on a moment which of them comes. `patience_s`: --wait, where
-    somebody will not come. `start` replaces the doctor's usual start. `timed`: nothing else should run on the machine
-    meanwhile. `frozen`: the victim cannot end by itself.
+    `instead` is as good as `expect`, if it depends on a moment which of them comes. `words` are options of every
+    doctor, and `own` more of n1's. `kill`: n1's doctor is killed as soon as it has reached n0.
     """
 
     name: str
-    make: Callable[[Setup], object]
+    make: Callable[[Lab], object]
     expect: tuple[Named, ...]
-    codes: Codes = ALL_STOP
+    codes: tuple[int | None, ...] = ALL
     instead: tuple[Named, ...] = ()
     also: tuple[str, ...] = ()
-    hosts: tuple[int, ...] = (2, 8)
-    deadline_s: float = 15.0
+    hosts: int = 3
     nics: int = 1
-    family: Literal[4, 6] = 4
     gpus: bool = False
-    launcher: Launcher = "hand"
-    timed: bool = False
-    frozen: bool = False
+    words: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    kill: bool = False
     timeout_s: float = 40.0
-    patience_s: float = 6.0
-    start: Callable[[Setup], dict[str, Running]] | None = None
 
     @property
     def wait_s(self) -> float:
         """How long nodes wait for each other: long where everybody comes, because it costs nothing then."""
-        return self.patience_s if any(each.id in _INCOMPLETE for each in self.expect) else 0.6 * self.timeout_s
+        return PATIENCE_S if any(each.id in _INCOMPLETE for each in self.expect) else 0.6 * self.timeout_s
 
 
 class Said(NamedTuple):
@@ -149,116 +81,314 @@ class Said(NamedTuple):
     blame: str
 
 
-class Outcome(Struct, frozen=True):
-    """What became of one row at one number of hosts."""
-
-    row: Row
-    count: int
-    verdict: Literal["exact", "misnamed", "missed"]
-    missing: tuple[str, ...]
-    false_alarms: tuple[str, ...]
-    wrong_codes: tuple[str, ...]
-    codes: Mapping[str, int]
-    seconds: float
-    outlived: tuple[str, ...]
-    headline: str
-    errors: str = ""
-
-    @property
-    def well(self) -> bool:
-        """Whether it is all as the row wants it."""
-        return self.verdict == "exact" and not (self.false_alarms or self.wrong_codes or self.outlived or self.late)
-
-    @property
-    def late(self) -> bool:
-        """Whether the verdict came after the row's deadline."""
-        return self.seconds > self.row.deadline_s
-
-    def told(self) -> str:
-        """What is not as it should be; empty where all is well."""
-        parts: list[str] = [self.verdict if self.verdict != "exact" else ""]
-        parts += [f"expected {each}" for each in self.missing]
-        parts += [f"false alarm {each}" for each in self.false_alarms]
-        parts += [*self.wrong_codes, *self.outlived]
-        parts.append(f"{self.seconds:.1f} s, not {self.row.deadline_s:g}" if self.late else "")
-        return "; ".join(filter(None, [*parts, "" if self.well else self.errors]))
+def play(row: Row) -> str:
+    """Play one row, and return what is not as it should be; empty where all is well."""
+    with Lab(hosts=row.hosts, nics=row.nics) as lab:
+        if row.gpus:
+            give_gpus(lab)
+        for host in lab.hosts:
+            host.env |= TOKEN
+        row.make(lab)
+        # torch here may be built without CUDA, which is no fault
+        words = [*(("--backend", "nccl", "--ignore", "env.start") if row.gpus else ()), *row.words]
+        words += ["--timeout", f"{row.timeout_s:g}", "--wait", f"{row.wait_s:g}"]
+        jobs = {}
+        for host in lab.hosts:
+            own = row.own if host.name == "n1" else ()
+            jobs |= by_hand([host], *words, *own, nodes=row.hosts, env={})
+        if row.kill:
+            _until_connected(lab["n1"])
+            jobs["n1"].kill()
+        done = ended(jobs, row.timeout_s + GRACE_S)
+        said = [each for host in lab.hosts for each in read(lab.folder / f"{host.name}.json", host.name)]
+        return "; ".join(_odd(row, said, done))
 
 
 def read(path: Path, by: str) -> list[Said]:
-    """The findings of a report, and what it could not look at and had to; nothing where nobody wrote it."""
-    if not path.exists():
-        return []
-    report: dict[str, Any] = json.loads(path.read_text())
+    """The findings of a report; nothing where nobody wrote it."""
     found = []
-    for verdict in report["checks"]:
+    for verdict in json.loads(path.read_text())["checks"] if path.exists() else ():
         for each in verdict["findings"]:
             nodes = each["nodes"] or ([verdict["node"]] if verdict["node"] else [])
             seen = "; ".join(" ".join(filter(None, (one["source"], one["text"]))) for one in each["evidence"])
             words = f"{each['message']} ({seen})"
             found.append(Said(by, verdict["id"], each["severity"], each["subject"], words, tuple(nodes), each["blame"]))
-        if verdict["status"] == "unknown" and verdict["required"]:
-            found.append(Said(by, verdict["id"], UNKNOWN, "", verdict["why"], (verdict["node"] or "",), ""))
     return found
 
 
-def score(setup: Setup, row: Row, said: Sequence[Said], done: Mapping[str, Completed]) -> Outcome:
-    """Compare what was said with what the row wants."""
-    found = _found(setup, row.expect, said)
-    if row.instead and None in found.values():
-        found = _found(setup, row.instead, said)
-        row = replace(row, codes=row.codes._replace(others=row.codes.hub))  # without that node no job can start
-    missing = tuple(f"{each.id} {_nodes(each, setup)} by {by}" for (each, by), hit in found.items() if hit is None)
-    hits = [hit for hit in found.values() if hit]
-    loud = [each for each in said if each.severity in MATTERS]
-    known = {*row.also, *(each.id for each, _ in found)}
-    stray = [each for each in loud if each.id not in known or (each.id not in row.also and each not in hits)]
-    repeated = {(each.id, each.subject, each.nodes) for each in hits}
-    stray = [each for each in stray if (each.id, each.subject, each.nodes) not in repeated]
-    verdict: Literal["exact", "misnamed", "missed"] = "exact" if not missing else "misnamed" if loud else "missed"
-    codes = {name: each.code for name, each in done.items()}
-    free = {name: each for name, each in done.items() if not (row.frozen and name == setup.victim.name)}
-    return Outcome(
-        row, len(setup.lab.hosts), verdict, missing,
-        tuple(dict.fromkeys(f"{s.id} {s.subject} {','.join(s.nodes)} by {s.by}: {s.words[:160]}" for s in stray)),
-        tuple(_wrong(setup, row, codes, said)), codes,
-        max((each.seconds for each in free.values()), default=0.0),
-        tuple(f"{name} ran {each.seconds:.1f} s" for name, each in free.items()
-              if each.timed_out or each.seconds > row.timeout_s + LATE_S),
-        "; ".join(f"{hit.id} {hit.subject}: {hit.words[:150]}" for hit in hits[:1]),
-        " | ".join(dict.fromkeys(line for each in done.values() for line in each.err.splitlines()[-1:]))[:300],
-    )  # fmt: skip
+def _odd(row: Row, said: Sequence[Said], done: Mapping[str, Completed]) -> list[str]:
+    hits = {each: next((one for one in said if _fits(each, one)), None) for each in row.expect}
+    if row.instead and None in hits.values():
+        hits = {each: next((one for one in said if _fits(each, one)), None) for each in row.instead}
+    well = {(hit.id, hit.subject, hit.nodes) for hit in hits.values() if hit}
+    odd = [f"expected {each}" for each, hit in hits.items() if hit is None]
+    odd += [
+        f"false alarm {each}"
+        for each in said
+        if each.severity in ("warn", "fail")
+        if each.id not in row.also and (each.id, each.subject, each.nodes) not in well
+    ]
+    for (name, each), code in zip(done.items(), row.codes, strict=False):
+        if code not in (None, each.code):
+            odd.append(f"{name} exits {each.code}, not {code}: {each.err[-300:]}")
+        if each.timed_out or each.seconds > row.timeout_s + LATE_S:
+            odd.append(f"{name} ran {each.seconds:.1f} s")
+    return odd
 
 
-def _found(setup: Setup, wanted: Sequence[Named], said: Sequence[Said]) -> dict[tuple[Named, str], Said | None]:
-    """What was wanted of which report, and the finding that is it."""
-    pairs = [(each, by) for each in wanted for by in setup.expand([each.by])]
-    return {(each, by): next((s for s in said if s.by == by and _fits(each, s, setup)), None) for each, by in pairs}
-
-
-def _nodes(each: Named, setup: Setup) -> tuple[str, ...]:
-    two = len(setup.lab.hosts) == 2 and each.of_two is not None
-    return tuple(setup.expand((each.of_two or ()) if two else each.nodes))
-
-
-def _fits(wanted: Named, said: Said, setup: Setup) -> bool:
+def _fits(wanted: Named, said: Said) -> bool:
     return (
-        (said.id, said.severity) == (wanted.id, wanted.severity)
-        and sorted(said.nodes) == sorted(_nodes(wanted, setup))
-        and setup.say(wanted.subject) in said.subject
-        and setup.say(wanted.says) in said.words
+        (said.id, said.severity, said.by) == (wanted.id, wanted.severity, wanted.by)
+        and sorted(said.nodes) == sorted(wanted.nodes)
+        and wanted.subject in said.subject
+        and wanted.says in said.words
         and wanted.blame in ("", said.blame)
     )
 
 
-def _wrong(setup: Setup, row: Row, codes: Mapping[str, int], said: Sequence[Said]) -> list[str]:
-    """Exit codes that are not the row's."""
-    wanted = dict.fromkeys(codes, row.codes.others)
-    wanted |= {setup.victim.name: row.codes.victim}
-    wanted |= {setup.hub.name: row.codes.hub} if setup.victim is not setup.hub else {}
-    blind = [f"{s.id} of {','.join(s.nodes)}: {s.words[:100]}" for s in said if s.severity == UNKNOWN]
-    unknown = f" (not looked at: {'; '.join(dict.fromkeys(blind))})" if blind else ""
-    return [
-        f"{name} exits {codes[name]}, not {code}{unknown if codes[name] == 3 else ''}"
-        for name, code in wanted.items()
-        if code is not None and codes.get(name, code) != code
-    ]
+def _until_connected(host: Host) -> None:
+    end_s = time.monotonic() + 15.0
+    table = Path(f"/proc/{host.pid}/net/tcp")
+    # 01: established
+    while not any(f":{PORT:04X} 01" in line for line in table.read_text().splitlines()):
+        if time.monotonic() > end_s:
+            raise LabError(f"{host.name} did not connect")
+        time.sleep(0.002)
+
+
+def _use(lab: Lab, *made: AbstractContextManager[None]) -> None:
+    for fault in made:
+        lab.stack.enter_context(fault)
+
+
+def _env(on: Sequence[str] = N1, **variables: str) -> Callable[[Lab], None]:
+    def make(lab: Lab) -> None:
+        for name in on:
+            lab[name].env.update(variables)
+
+    return make
+
+
+def _own_name(address: str, on: Sequence[str] = N1, name: str = "") -> Callable[[Lab], None]:
+    """On these hosts `name`, or their own name, is this address."""
+
+    def make(lab: Lab) -> None:
+        for host in on:
+            usual = [line for line in lab.names() if line.split()[1] != (name or host)]
+            _use(lab, faults.names(lab[host], f"{address} {name or host}", *usual))
+
+    return make
+
+
+def _new_connections(verdict: str, peer: str = "") -> Callable[[Lab], None]:
+    """n1's firewall knows connections: new ones to ephemeral ports meet the verdict, others pass."""
+
+    def make(lab: Lab) -> None:
+        whose = f"ip saddr {lab[peer].address()} " if peer else ""
+        _use(lab, faults.rules(lab["n1"], [f"{whose}tcp dport 32768-60999 tcp flags & (syn | ack) == syn {verdict}"]))
+
+    return make
+
+
+def _taken(lab: Lab) -> None:
+    lab["n0"].start([sys.executable, "-c", SQUATTER, str(PORT)]).until_says("ready")
+
+
+def _third_card_closed(lab: Lab) -> None:
+    """NCCL has a card, the default route another, and gloo a third one, on which nothing gets to the victim."""
+    _env(EVERYBODY, NCCL_SOCKET_IFNAME="=eth1", GLOO_SOCKET_IFNAME="eth2")(lab)
+    _use(lab, faults.rules(lab["n1"], ['iifname "eth2" meta l4proto tcp drop']))
+
+
+def _elsewhere(lab: Lab) -> None:
+    _env(EVERYBODY, NCCL_SOCKET_IFNAME="=eth1")(lab)
+    _use(lab, faults.addressed(lab["n1"], "10.99.0.9/24", nic=1))
+
+
+def _dropped_by_size(lab: Lab) -> None:
+    """All others' firewalls drop what the victim sends in large packets, as a switch port of a smaller MTU would."""
+    lab["n1"].ip("link set eth0 gso_max_segs 1")  # a veth pair passes 64 KiB of a stream as one packet
+    drop = f"ip saddr {lab['n1'].address()} meta length > 1400 drop"
+    _use(lab, *(faults.rules(lab[name], [drop]) for name in ("n0", "n2")))
+
+
+def _leaves_by_the_first(lab: Lab) -> None:
+    _env(EVERYBODY, NCCL_SOCKET_IFNAME="=eth1")(lab)
+    _use(lab, faults.routed_by(lab["n1"], 1, 0))
+
+
+def _cut_off(outcome: str) -> Named:
+    """What n1 says if it does not get through to rank 0."""
+    return Named("launch.master", N1, outcome, "n0:29500", by="n1")
+
+
+MISSING = Named("sync.nodes", ("node 1",), subject="node")
+BY_ADDRESS = ("--master-addr", "10.77.0.1")
+DEBIAN = "every node's own name is 127.0.1.1"
+ROWS = (
+    Row("nothing is wrong", lambda lab: None, (), WELL, hosts=2, nics=2, gpus=True, timeout_s=120.0),
+    Row(
+        "MASTER_ADDR resolves nowhere",
+        lambda lab: None,
+        (Named("launch.master", subject="nosuch", blame="job", by="n1"), MISSING),
+        also=("launch.master",),
+        hosts=2,
+        words=("--master-addr", "nosuch"),
+    ),
+    Row(
+        "MASTER_ADDR is a loopback address on one node",
+        _own_name("127.0.1.1", name="n0"),
+        (Named("launch.master", subject="n0", says="127.0.1.1", blame="node", by="n1"), MISSING),
+    ),
+    Row(
+        "MASTER_PORT is filtered for one node alone",
+        lambda lab: _use(lab, faults.filtered(lab["n0"], port=PORT, peer=lab["n1"])),
+        (_cut_off("filtered"), MISSING),
+    ),
+    Row(
+        "MASTER_PORT is refused by a firewall on rank 0's node",
+        lambda lab: _use(lab, faults.rules(lab["n0"], [f"tcp dport {PORT} reject with tcp reset"])),
+        (_cut_off("refused"), MISSING),
+        also=("launch.master",),
+        hosts=2,
+    ),
+    Row(
+        "MASTER_PORT is taken by another service, which says garbage",
+        _taken,
+        (Named("launch.port", ("n0",), "29500", "MASTER_PORT", blame="job"), _cut_off("foreign")),
+        also=("launch.master",),
+        hosts=2,
+    ),
+    Row(
+        "two nodes claim one rank",
+        lambda lab: None,
+        (Named("launch.ranks", BOTH, "2 nodes", "rank", blame="job"),),
+        own=("--node-rank", "2"),
+    ),
+    Row(
+        "a node's doctor is killed while it talks to rank 0",
+        lambda lab: None,
+        (Named("sync.nodes", subject="n1"),),
+        (4, -9, None),
+        instead=(MISSING,),
+        also=(MESH,),
+        kill=True,
+        timeout_s=20.0,
+    ),
+    Row(
+        "a node has another token",
+        _env(NCCLPROBE_TOKEN="of another run of the lab"),
+        (_cut_off("stranger"), Named("sync.nodes", ("node 1",), "stranger", "node")),
+        hosts=2,
+    ),
+    Row(
+        "the interface in NCCL_SOCKET_IFNAME is on another subnet on one node",
+        _elsewhere,
+        (Named(MESH, N1, "eth1", "n1"),),
+        ONE_IS_BAD,
+        also=("path.route",),  # of its packets, for its address is of no network there
+        gpus=True,
+        nics=2,
+    ),
+    Row(
+        "one pair of nodes cannot connect in one direction",
+        _new_connections("drop", peer="n2"),
+        (Named(MESH, BOTH, "from n2 to n1", "n2 -> n1"),),
+        IN_PART,
+    ),
+    Row(
+        "new connections to one node's ephemeral ports are refused",
+        _new_connections("reject with tcp reset"),
+        (Named(MESH, says="refused"),),
+        ONE_IS_BAD,
+    ),
+    Row(
+        "packets above 1400 bytes vanish on their way out of one node",
+        lambda lab: _use(lab, faults.mtu_black_hole(lab["n1"])),
+        (Named("path.mtu", N1, "out of n1", "n1", blame="node"),),
+        ONE_IS_BAD,
+    ),
+    Row(
+        "packets above 1400 bytes vanish on their way from one node, and nobody says so",
+        _dropped_by_size,
+        (Named("path.mtu", N1, "they pass in packets of 1280 bytes", "n1", blame="link"),),
+        ONE_IS_BAD,
+    ),
+    Row(
+        "packets of one node's second card leave by its first",
+        _leaves_by_the_first,
+        (Named("path.route", N1, "leave through eth0", "n1", severity="warn"),),
+        WELL,
+        also=("launch.master",),
+        nics=2,
+        gpus=True,
+    ),
+    Row(
+        "two nodes have one address on their second card",
+        lambda lab: _use(lab, faults.addressed(lab["n1"], *lab["n2"].addresses(1), nic=1)),
+        (Named("sync.identity", BOTH, subject="10.77.1."),),
+        IN_PART,
+        nics=2,
+        gpus=True,
+    ),
+    Row(
+        "one node has NCCL_ALGO",
+        _env(NCCL_ALGO="Ring"),
+        (Named("sync.env", N1, "Ring", "NCCL_ALGO", blame="job"),),
+        also=("env.forced-algo",),
+        gpus=True,
+    ),
+    Row(
+        "one node has a GPU less",
+        _env(FAKE_NVML_GPUS="1"),
+        (Named("sync.machine", (), "1 GPUs"),),
+        IN_PART,
+        hosts=2,
+        gpus=True,
+    ),
+    Row(
+        "one node's clock is three minutes ahead",
+        lambda lab: _use(lab, faults.clock_off(lab["n1"], 180)),
+        (Named("sync.clock", N1, "n1 is 180 s ahead", severity="warn"),),
+        WELL,
+    ),
+    Row(
+        f"{DEBIAN}, as Debian writes it",
+        _own_name("127.0.1.1", on=("n0", "n1")),
+        (Named(GROUP, ("n0", "n1"), "127.0.1.1", blame="image"),),
+        also=("launch.names",),
+        hosts=2,
+        words=BY_ADDRESS,
+    ),
+    Row(
+        f"{DEBIAN}, under NCCL",
+        _own_name("127.0.1.1", on=("n0", "n1")),
+        (Named(GROUP, ("n0", "n1"), "gloo groups of this job", severity="warn"),),
+        WELL,
+        hosts=2,
+        gpus=True,
+        words=BY_ADDRESS,
+    ),
+    Row(
+        "one node's own name is ::1, and the others have IPv4",
+        _own_name("::1"),
+        (Named(GROUP, N1, "::1", blame="image"),),
+        ONE_IS_BAD,
+        also=("launch.names",),
+        words=BY_ADDRESS,
+    ),
+    Row(
+        "GLOO_SOCKET_IFNAME names no interface on one node",
+        _env(GLOO_SOCKET_IFNAME="eth9"),
+        (Named("env.ifname", N1, "eth9", "GLOO_SOCKET_IFNAME", blame="job"),),
+    ),
+    Row(
+        "gloo's card is closed on one node, under NCCL",
+        _third_card_closed,
+        (Named(MESH, N1, "gloo groups of this job", severity="warn"),),
+        WELL,
+        also=("env.ifname",),
+        gpus=True,
+        nics=3,
+    ),
+)

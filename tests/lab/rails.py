@@ -3,20 +3,14 @@
 /sys/class and /dev of a host are replaced, in its own mount namespace, by folders in which its devices are added.
 """
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import fake_verbs
 
 from .hosts import Host, Lab
-from .processes import Completed
-from .run import ended
 
 build = fake_verbs.build
-PORT = 29534
-TOKEN = {"NCCLPROBE_TOKEN": "of the rails of this lab alone"}
 MOUNT = r"""
 set -eu
 mkdir -p "$1/class/net" "$1/dev/shm" "$1/dev/infiniband"
@@ -71,17 +65,6 @@ def give_rails(lab: Lab, library: Path, rails: Mapping[str, Sequence[Rail]]) -> 
         host.must("sh", "-c", MOUNT, "sh", str(root))
         words = [each.words(host) for each in rails[host.name]]
         host.env |= fake_verbs.environment(library, lab.folder, *words)
-
-
-def try_rails(lab: Lab, *options: str, timeout_s: float = 60.0) -> dict[str, Completed]:
-    """Run ``ncclprobe rails`` on all hosts together; n0 writes its report to report.json."""
-    jobs = {}
-    for host in lab.hosts:
-        words = ["--nnodes", str(len(lab.hosts)), "--node-rank", str(host.number - 1), "--master-addr", "n0"]
-        words += ["--master-port", str(PORT), "--timeout", f"{timeout_s:g}"]
-        words += ["--json", str(lab.folder / "report.json")] if host.number == 1 else []
-        jobs[host.name] = host.start([sys.executable, "-m", "ncclprobe", "rails", *words, *options], TOKEN)
-    return ended(jobs, time.monotonic() + timeout_s + 15)
 
 
 LINK_LOCAL = {f"gid{entry}": f"fe80{26 * '0'}02/{kind}" for entry, kind in ((2, 1), (3, 2))}

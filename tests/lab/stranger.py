@@ -56,7 +56,7 @@ def hold(address: str, pid: str, count: int, ports: set[int], sources: Sequence[
     """
     source = cycle(sources)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    held: dict[int, list[socket.socket]] = {}
+    held: dict[int, int] = {}
     poll = select.epoll()
     by_handle: dict[int, tuple[int, socket.socket]] = {}
     end_s = time.monotonic() + FOREVER_S
@@ -64,19 +64,18 @@ def hold(address: str, pid: str, count: int, ports: set[int], sources: Sequence[
     print("ready", flush=True)
     while time.monotonic() < end_s:
         for port in ports or listening(pid) - {MEETING}:
-            mine = held.setdefault(port, [])
-            for _ in range(min(200, count - len(mine))):
+            for _ in range(min(200, count - held.get(port, 0))):
                 sock = call(address, port, next(source))
-                mine.append(sock)
+                held[port] = held.get(port, 0) + 1
                 by_handle[sock.fileno()] = port, sock
                 poll.register(sock, select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR)
         for handle, _ in poll.poll(0.005):
             port, sock = by_handle.pop(handle)
             if not told:
-                print("hung up on", flush=True)
                 told = True
+                print("hung up on", flush=True)
             poll.unregister(handle)
-            held[port].remove(sock)
+            held[port] -= 1
             sock.close()
 
 
@@ -103,15 +102,14 @@ async def _pest(address: str, port: int, trick: str) -> None:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection(address, port)
             writer.write(SAID[trick])
-            said = 0
+            letters = iter(GREETING)
             while not reader.at_eof():
                 if trick == "what it hears":
                     writer.write(await reader.read(1 << 16))
                 elif trick == "noise without an end":
                     writer.write(SAID[trick])
                 elif trick == "a letter now and then":
-                    writer.write(GREETING[said : said + 1])
-                    said = min(said + 1, len(GREETING) - 1)
+                    writer.write(bytes([next(letters, 0)]))
                 await writer.drain()
                 await asyncio.sleep(0.1)
             writer.transport.abort()

@@ -1,20 +1,131 @@
-"""What the doctor says where it may see or do less: each loss is unknown, with what would help; nothing is a bug."""
+"""What the doctor says where it may see or do less: each loss is unknown, with what would help; nothing is a bug.
+
+A situation is a shell's preparation in a mount namespace of its own, so that nothing of it outlives the command.
+"""
 
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from ncclprobe.model.values import Struct, field
 from ncclprobe.signals import NO_MEMORY
 
-from .situations import SITUATIONS, TOOLS, Situation, doctor
-
-_MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
+ROOT = Path(__file__).resolve().parents[2]
+_MISSING = [tool for tool in ("unshare", "setpriv", "mount", "sh") if shutil.which(tool) is None]
 _WHY_NOT = f"{', '.join(_MISSING)} are missing" if _MISSING else "" if os.geteuid() == 0 else "needs root, to be less"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT or "each situation can be had here")]
+
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+NO_CAPABILITIES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+KMSG = {"gpu.errors": "needs root, kernel.dmesg_restrict=0, or the group adm"}
+NO_SYS = dict.fromkeys(("ib.state", "env.gid"), "start the container with the machine's /sys")
+NO_PROC = dict.fromkeys(("host.oom", "host.cpu"), "start the container with the machine's /proc")
+READ_ONLY = """\
+mount --bind / / && mount -o remount,ro,bind /
+for each in /tmp /dev/shm /run; do mount --bind $each $each && mount -o remount,ro,bind $each; done"""
+
+
+class Situation(Struct, frozen=True):
+    """`prepare` are lines of sh before the command, `become` the words before it. `unknown`: checks that are then
+    unknown, by id, and a part of what is said of them; `code` is the exit code for --backend gloo. `memory`: it is so
+    scarce that a run may say that there is none, and judge nothing.
+    """
+
+    name: str
+    prepare: str = ""
+    become: tuple[str, ...] = ()
+    unshare: tuple[str, ...] = ("--mount",)
+    unknown: dict[str, str] = field(default_factory=dict)
+    code: int = 0
+    limit_bytes: int = 0
+    memory: bool = False
+
+
+SITUATIONS = (
+    Situation("root"),
+    Situation("an ordinary user, all capabilities dropped", become=(*NOBODY, *NO_CAPABILITIES), unknown=KMSG),
+    Situation("root without any capability", become=("setpriv", *NO_CAPABILITIES), unknown=KMSG),
+    Situation("a read-only root, TMPDIR included", READ_ONLY),
+    Situation("/sys hidden", "mount -t tmpfs tmpfs /sys", unknown=NO_SYS, code=3),
+    Situation("/proc hidden", "mount -t tmpfs tmpfs /proc", unknown=NO_PROC),
+    Situation(
+        "an ordinary user, /proc with hidepid=2",
+        "mount -t proc -o hidepid=2 proc /proc",
+        NOBODY,
+        ("--mount", "--pid", "--fork"),
+        unknown=KMSG,
+    ),
+    Situation("a cgroup limit of 64 MiB", limit_bytes=64 << 20),
+    Situation("ulimit -v of 100 MB", "ulimit -v 100000", unknown={"host.oom": "not asked, for "}, code=3, memory=True),
+)
+
+
+def doctor(situation: Situation, backend: str) -> "subprocess.CompletedProcess[str]":
+    """Run the doctor in `situation`. Exit code 99: it cannot be had here."""
+    own = [sys.executable, "-m", "ncclprobe", "doctor", "--local", "--backend", backend, "--json", "-"]
+    words = shlex.join([*situation.become, *own, "--timeout", "40", "--no-color"])
+    with _cgroup(situation.limit_bytes) as enter:
+        lines = [enter, f"cd {shlex.quote(str(ROOT))}", _reachable() if situation.become else "", situation.prepare]
+        script = "\n".join([f"{{ {line}\n}} || exit 99" for line in lines if line] + [f"exec {words}"])
+        variables = {name: value for name, value in os.environ.items() if name not in ("TMPDIR", "HOME")}
+        return subprocess.run(
+            ["unshare", *situation.unshare, "sh", "-c", script],
+            capture_output=True, text=True, timeout=90.0, check=False, env=variables,
+        )  # fmt: skip
+
+
+def _reachable() -> str:
+    """Lines of sh that let every user reach our Python and this checkout, also below a folder such as /root."""
+    needed = {
+        Path(path).resolve() for path in (sys.base_prefix, sys.prefix, str(ROOT), *sys.path) if Path(path).is_dir()
+    }
+    closed = {path: shut for path in needed if (shut := _shut(path))}
+    hold, lines = "/dev/shm/hold", ["mount -t tmpfs tmpfs /dev/shm", "mkdir /dev/shm/hold"]
+    for number, path in enumerate(sorted(closed)):
+        lines += [f"mkdir {hold}/{number}", f"mount --bind {shlex.quote(str(path))} {hold}/{number}"]
+    lines += [f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(each))}" for each in sorted(set(closed.values()))]
+    for number, path in enumerate(sorted(closed)):
+        quoted = shlex.quote(str(path))
+        lines += [f"mkdir -p {quoted}", f"mount --bind {hold}/{number} {quoted}"]
+    return " && ".join(lines) if closed else ""
+
+
+def _shut(path: Path) -> Path | None:
+    """The first folder on the way to `path` that other users may not pass."""
+    way = [each for each in (*reversed(path.parents), path) if not each.stat().st_mode & 0o001]
+    return way[0] if way else None
+
+
+@contextmanager
+def _cgroup(limit_bytes: int) -> Iterator[str]:
+    """A line of sh that enters a cgroup whose memory is limited; empty without a limit."""
+    if not limit_bytes:
+        yield ""
+        return
+    first = Path("/sys/fs/cgroup/memory")
+    parent, limit = (first, "memory.limit_in_bytes") if first.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
+    folder = parent / f"ncclprobe-test-{uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+        (folder / limit).write_text(str(limit_bytes))
+    except OSError:
+        yield "false"
+        return
+    try:
+        yield f"echo $$ >{folder}/cgroup.procs"
+    finally:
+        folder.rmdir()
 
 
 def report(situation: Situation, backend: str) -> dict[str, Any]:
@@ -41,7 +152,8 @@ def statuses(found: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-def test_for_a_job_on_gpus_what_is_lost_is_unknown_and_says_what_would_help(situation: Situation) -> None:
+def test_what_is_lost_is_unknown_and_says_what_would_help(situation: Situation) -> None:
+    """A job on GPUs, and then one without, for which the exit code is by what was lost."""
     found = report(situation, "nccl")
     assert found["exit_code"] in (3, 4)  # a machine without a GPU is inconclusive, and one with GPUs may be sick
     whys = {check["id"]: check["why"] for check in found["checks"] if check["status"] == "unknown"}
@@ -49,18 +161,13 @@ def test_for_a_job_on_gpus_what_is_lost_is_unknown_and_says_what_would_help(situ
         assert [why for why in whys.values() if NO_MEMORY in why or "not asked, because " in why]
     else:
         assert {name: words for name, words in situation.unknown.items() if words not in whys.get(name, "")} == {}
-    gained = {name for name, status in statuses(found).items() if status == "pass"} - {
-        name for name, status in as_root("nccl").items() if status in ("pass", "skip")
-    }
-    assert gained == set()
+    before = as_root("nccl")
+    passed = {name for name, status in statuses(found).items() if status == "pass"}
+    assert {name for name in passed if before[name] not in ("pass", "skip")} == set()
 
-
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-def test_for_a_job_without_gpus_the_exit_code_is_by_what_was_lost(situation: Situation) -> None:
     found = report(situation, "gloo")
-    lost = {name for name, status in as_root("gloo").items() if status == "pass"} - {
-        name for name, status in statuses(found).items() if status == "pass"
-    }
-    assert {statuses(found)[name] for name in lost} <= {"unknown", "skip", "warn"}
-    if as_root("gloo")["host.oom"] == "pass" and found["coverage"]["fail"] == 0:
+    before, after = as_root("gloo"), statuses(found)
+    lost = {after[name] for name, status in before.items() if status == "pass" and after[name] != "pass"}
+    assert lost <= {"unknown", "skip", "warn"}
+    if before["host.oom"] == "pass" and found["coverage"]["fail"] == 0:
         assert found["exit_code"] == situation.code
