@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path[:0] = [str(SCRIPTS)]
+sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
 
 import fuzz
 import fuzz_readers
-from fuzz_mutations import spoilt, spoilt_bytes
 
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import Collector, discover
@@ -20,14 +18,19 @@ from tests.each_row import each_row
 
 READERS = fuzz_readers.readers()
 SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each
-
-
 STRICT = {
     "ld.so.cache",  # three in five in a longer run
     "machine of parts",  # nearly every other number or letter is another machine, or none
     "wire greeting",  # of a fixed length, and one line of it is checked as a whole
 }
 """Of whose inputs less than half may be read."""
+
+
+@pytest.fixture(autouse=True)
+def signals_stay() -> object:
+    before = signal.getsignal(signal.SIGVTALRM)
+    yield
+    signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.slow
@@ -38,26 +41,10 @@ def test_spoilt_input_ends_in_a_value_or_a_refusal(reader: fuzz_readers.Reader) 
     assert found.values >= found.inputs / 2 or reader.name in STRICT, "seeds that are read, and values of their kind"
 
 
-@pytest.fixture(autouse=True)
-def signals_stay() -> object:
-    before = signal.getsignal(signal.SIGVTALRM)
-    yield
-    signal.signal(signal.SIGVTALRM, before)
-
-
-def test_every_collector_of_a_machine_has_a_reader() -> None:
+def test_every_collector_has_a_reader_and_one_that_breaks_is_a_defect() -> None:
     modules = {each.run.__module__.rpartition(".")[2] for each in discover("ncclprobe.facts", Collector, {"machine"})}
     assert {f"facts/{module}" for module in modules} <= {reader.name for reader in READERS}
 
-
-def test_the_same_numbers_spoil_in_the_same_way() -> None:
-    text, data = "a 1\nb 2.5\n" * 9, bytes(range(90))
-    for number in range(50):
-        assert spoilt(text, text, random.Random(number)) == spoilt(text, text, random.Random(number))
-        assert spoilt_bytes(data, data, random.Random(number)) == spoilt_bytes(data, data, random.Random(number))
-
-
-def test_a_reader_that_breaks_or_does_not_end_is_a_defect() -> None:
     def broken(draw: random.Random) -> object:
         raise (UsageError("no"), ZeroDivisionError("0"))[draw.random() < 0.5]
 
