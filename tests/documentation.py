@@ -4,6 +4,7 @@ In a ``console`` block a line ``$ COMMAND`` is followed by what it prints; ``…
 for any text. A comment before the block says where it runs: ``not run: WHY``, ``needs: no GPU``, ``lab: n0``.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -57,46 +58,6 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def prints(printed: str, expected: Sequence[str]) -> bool:
     """Return whether `printed` is what a page says that a command prints."""
-    return _lines_match(printed.rstrip("\n").splitlines(), expected)
-
-
-def _lines_match(printed: Sequence[str], expected: Sequence[str]) -> bool:
-    parts: list[list[str]] = [[]]
-    for line in expected:
-        if line == ANY:
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    first, *others = parts
-    if not _stand_at(printed, first, 0) or (not others and len(printed) != len(first)):
-        return False
-    at = len(first)
-    for part in others[:-1]:
-        found = next((n for n in range(at, len(printed)) if _stand_at(printed, part, n)), None)
-        if found is None:
-            return False
-        at = found + len(part)
-    return not others or (
-        len(printed) - len(others[-1]) >= at and _stand_at(printed, others[-1], len(printed) - len(others[-1]))
-    )
-
-
-def _stand_at(printed: Sequence[str], part: Sequence[str], at: int) -> bool:
-    shown = printed[at : at + len(part)]
-    return len(shown) == len(part) and all(_line_matches(have, want) for have, want in zip(shown, part, strict=True))
-
-
-def _line_matches(have: str, want: str) -> bool:
-    first, *others = want.rstrip().split(ANY)
-    rest = have.rstrip()
-    if not others:
-        return rest == first
-    if not rest.startswith(first) or not rest.endswith(others[-1]):
-        return False
-    at = len(first)
-    for piece in others[:-1]:
-        at = rest.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    return at <= len(rest) - len(others[-1])
+    lines = [".*".join(map(re.escape, line.rstrip().split(ANY))) + " *\n" for line in expected]
+    pattern = "".join("(?:.*\n)*?" if line == ".* *\n" else line for line in lines)
+    return re.fullmatch(pattern, f"{printed.rstrip()}\n" if printed.strip() else "") is not None
