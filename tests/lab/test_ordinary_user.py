@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_N
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 NO_CAPABILITIES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 KMSG = {"gpu.errors": "needs root, kernel.dmesg_restrict=0, or the group adm"}
-NO_SYS = dict.fromkeys(("ib.state", "env.gid"), "start the container with the machine's /sys")
+NO_CLASS = dict.fromkeys(("ib.state", "env.gid"), "start the container with the machine's /sys")
+NO_SYS = {**NO_CLASS, "host.limits": "start the container with the machine's /sys"}  # pids.max of its control group
 NO_PROC = dict.fromkeys(("host.oom", "host.cpu"), "start the container with the machine's /proc")
 READ_ONLY = """\
 mount --bind / / && mount -o remount,ro,bind /
@@ -58,6 +59,7 @@ SITUATIONS = (
     Situation("root without any capability", become=("setpriv", *NO_CAPABILITIES), unknown=KMSG),
     Situation("a read-only root, TMPDIR included", READ_ONLY),
     Situation("/sys hidden", "mount -t tmpfs tmpfs /sys", unknown=NO_SYS, code=3),
+    Situation("/sys/class hidden", "mount -t tmpfs tmpfs /sys/class", unknown=NO_CLASS, code=3),
     Situation("/proc hidden", "mount -t tmpfs tmpfs /proc", unknown=NO_PROC),
     Situation(
         "an ordinary user, /proc with hidepid=2",
