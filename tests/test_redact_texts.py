@@ -1,0 +1,407 @@
+"""What ``--redact`` takes out of texts, and what it leaves: secrets, people, what a site calls its own."""
+
+import base64
+import gzip
+import json
+import random
+import re
+import string
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_site import ANSWERS, ENV, KEY, capture
+from report.html.made import fleet
+from report.samples import SICK
+
+from ncclprobe.commands import main
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.host import Question
+from ncclprobe.host.capture import dump
+from ncclprobe.host.settings import sanitised
+from ncclprobe.model.units import whole_words
+from ncclprobe.model.values import replace
+from ncclprobe.redact.redactor import Redactor
+from ncclprobe.report import delivery
+from ncclprobe.report import json as as_json
+from tests.each_row import each_row, some
+
+DATA = Path(__file__).parent / "data"
+STILL_SHOWN = {"zorgacct", "pkarls", "sperber", "ADLERHORST"}
+"""Names in a few lines that have no sign of a name: no form of the others may join them unread."""
+STILL_CHANGED = {
+    "node affinity does not match",
+    "host name resolution failed",
+    "this node alone did not use it",
+    "self.host=args.host",
+}
+OF_A_REPORT = {"Setting affinity for GPU 0 to ffff,ffffffff", "Temporary failure in name resolution"}
+"""What changes only beside the others: a word that one line gives a host is hidden in all."""
+
+
+def redacted(text: str) -> str:
+    return Redactor(KEY).text(text)
+
+
+def test_secrets_addresses_and_names_go_in_every_spelling() -> None:
+    rows = [line.split(" :: ") for line in (DATA / "redact" / "forms.txt").read_text().splitlines()]
+    texts = [(line.replace("\\n", "\n"), secret) for line, secret in rows]
+    left = [(line, secret) for line, secret in texts if secret.lower() in Redactor("key").text(line).lower()]
+    assert len(rows) >= 630
+    assert len(left) <= 7, left
+    assert {secret for _, secret in left} <= STILL_SHOWN, left
+
+
+def test_what_everyone_has_stays() -> None:
+    every = (DATA / "redact" / "public.txt").read_text().splitlines()
+    assert len(every) >= 830
+    assert {line for line in every if Redactor("key").text(line) != line} <= STILL_CHANGED
+    notes = Redactor("key").report(replace(SICK, notes=tuple(every))).notes
+    assert {*every} - {*notes} <= STILL_CHANGED | OF_A_REPORT
+
+
+LETTERS, HEX = string.ascii_letters + string.digits, "0123456789abcdef"
+CAPITALS, SAFE = string.ascii_uppercase + string.digits, string.ascii_letters + string.digits + "-_"
+
+
+def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
+    """By issuer: how the secret is written, with {} in its place, and the secret."""
+    dice = random.Random(seed)
+
+    def some(length: int, of: str = LETTERS) -> str:
+        return "".join(dice.choice(of) for _ in range(length))
+
+    def encoded(nbytes: int) -> str:
+        return base64.b64encode(dice.randbytes(nbytes)).decode().rstrip("=")
+
+    def colons(digits: str) -> str:
+        return ":".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
+    return {
+        "Anthropic": ("sk-ant-api03-{}", some(80, SAFE)),
+        "AWS, id": ("AKIA{}", some(16, CAPITALS)),
+        "AWS, key": ("aws_secret_access_key = {}", some(40)),
+        "AWS, session": ("ASIA{}", some(16, CAPITALS)),
+        "Azure, account": ("AccountKey={};EndpointSuffix=core.windows.net", encoded(64)),
+        "Azure, signature": ("https://a.blob.core.windows.net/c?sv=2022-11-02&sp=r&sig={}%3D", some(43)),
+        "age": ("AGE-SECRET-KEY-1{}", some(58).upper()),
+        "basic authentication": ("Authorization: Basic {}", encoded(18)),
+        "bearer": ("authorization: Bearer {}", some(24)),
+        "Comet": ("COMET_API_KEY={}", some(25)),
+        "cookie": ("Cookie: session={}", some(32)),
+        "Databricks": ("dapi{}", some(32, HEX)),
+        "DigitalOcean": ("dop_v1_{}", some(64, HEX)),
+        "database": ("MY_DB_PASS={}", some(9)),
+        "Docker, login": ("docker login -u zblatt -p {} registry", some(9)),
+        "Docker": ("dckr_pat_{}", some(27, SAFE)),
+        "GUID of NCCL": ("localGid fe80::1 remoteGidsfe80::{} hca mlx5_0", colons(some(16, "123456789"))),
+        "GUID of NCCL, printed": ("NET/IB: IbDev 0 GID 3 (80FE/{}) fifoRkey=0x1", some(14, CAPITALS[26:])),
+        "GitHub": ("ghp_{}", some(36)),
+        "GitHub, fine": ("github_pat_{}", some(82)),
+        "GitLab": ("glpat-{}", some(20, SAFE)),
+        "Google": ("AIza{}", some(35, SAFE)),
+        "Google, OAuth": ("ya29.{}", some(60, SAFE)),
+        "Grafana": ("glsa_{}", some(32)),
+        "Hugging Face": ("hf_{}", some(34)),
+        "JSON": ('{{"user": 1, "api_key": "{}"}}', some(32)),
+        "JSON Web Token": ("eyJhbGciOiJIUzI1NiJ9.{}", some(43, SAFE)),
+        "host": ("bootstrap on {} failed", f"quux-node-0{some(3, '123456789')}"),
+        "host, Open MPI": ("\n[{}:41234] ORTE has lost a process", f"qx-{some(4, '123456789')}-{some(4, 'abcdef')}"),
+        "host, whole": ("connect to {} port 29500 failed", f"quux-{some(3, '123456789')}.dc1.zorkcorp.com"),
+        "key in lines": (
+            "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIAAAAAAAAAAAAAAA\n{}\n-----END EC PRIVATE KEY-----",
+            some(12),
+        ),
+        "Linear": ("lin_api_{}", some(40)),
+        "mail": ("{}@corp.example.com", "alice.smith"),
+        "mail, domain": ("#SBATCH --mail-user=alice@{}", f"zorkcorp-{some(4)}.com"),
+        "MLflow": ("MLFLOW_TRACKING_PASSWORD={}", some(14)),
+        "Neptune": ("NEPTUNE_API_TOKEN={}", encoded(80)),
+        "netrc": ("machine git.example login zblatt password {}", some(9)),
+        "npm": ("npm_{}", some(36)),
+        "NVIDIA": ("nvapi-{}", some(64, SAFE)),
+        "OpenAI": ("sk-{}", some(48)),
+        "Pulumi": ("pul-{}", some(40, HEX)),
+        "OpenAI, project": ("sk-proj-{}", some(60, SAFE)),
+        "option": ("--password {}", some(10)),
+        "option, token": ("--hub-token={}", some(22)),
+        "private key": ("-----BEGIN RSA PRIVATE KEY----- {}", encoded(48)),
+        "pod": ("pod {} was evicted", f"zork-{some(6, 'abcdefgh')}-worker-0"),
+        "Postgres": ("PGPASSWORD={} psql", some(10)),
+        "project": ("#SBATCH -N 8 -A {}", f"zork_{some(6)}"),
+        "PyPI": ("pypi-AgEIcHlwaS5vcmc{}", some(60, SAFE)),
+        "phrase": ("passphrase: correct {}", f"horse battery {some(8)}"),
+        "Redis": ("redis://:{}@10.0.0.3:6379/0", some(10)),
+        "Replicate": ("r8_{}", some(37)),
+        "SendGrid": ("SG.{}", some(66, SAFE)),
+        "Slack": ("xoxb-123456789012-{}", some(24)),
+        "Slack, hook": ("https://hooks.slack.com/services/T01234567/B01234567/{}", some(24)),
+        "Stripe": ("sk_live_{}", some(24)),
+        "URL": ("https://alice:{}@git.corp.example/x.git", some(12)),
+        "URL, token": ("https://{}@github.com/corp/x.git", some(20)),
+        "Vault": ("hvs.{}", some(24, SAFE)),
+        "Weights & Biases": ("wandb: WANDB_API_KEY={}", some(40, HEX)),
+        "Weights & Biases, login": ("$ wandb login --relogin {}", some(40, HEX)),
+    }
+
+
+WORD = re.compile(r"[A-Za-z]{3,}")
+
+
+def survivors(known: dict[str, tuple[str, str]], text: str) -> list[str]:
+    """The issuers of whose secrets `text` holds all, or a piece that is as long as a word."""
+    of = {issuer: secret for issuer, (_, secret) in known.items()}
+    pieces = {issuer: [each[at : at + 9] for at in range(max(len(each) - 8, 1))] for issuer, each in of.items()}
+    return [issuer for issuer, each in pieces.items() if any(piece in text for piece in each)]
+
+
+@each_row("around", ["{}", "failed with {} at start", "x={}", '"{}"', "[{}]", "({}),", "a\n{}\nb"])
+def test_no_secret_survives_in_a_text(around: str) -> None:
+    for known in map(secrets_of, range(5)):
+        for issuer, (form, secret) in known.items():
+            assert not survivors({issuer: (form, secret)}, redacted(around.format(form.format(secret)))), issuer
+
+
+def padded(length: int) -> str:
+    return ("word " * (length // 5 + 1))[: max(length, 0)]
+
+
+@each_row("option", delivery.FORMATS)
+def test_no_secret_of_a_log_or_a_report_survives_in_any_format(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At each place in a line: also where texts are cut to what is shown of them, and to what is read of a line."""
+    known, lines = secrets_of(1), ["node1:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>"]
+    for number, (form, secret) in enumerate(known.values()):
+        cuts = [padded(cut - len(form) - number % len(secret)) for cut in (40, 120, 200, 320, 4096, 17_000)]
+        lines += [f"RuntimeError: {before} {form.format(secret)} unhandled system error" for before in cuts]
+    (tmp_path / "rank0.log").write_text("\n".join(lines))
+    notes = tuple(form.format(secret) for form, secret in known.values())
+    made = replace(SICK, notes=notes, command=" ".join(["ncclprobe", *notes]))
+    delivery.write("json", made, str(tmp_path / "r.json"))
+    for command, read, code in (("explain", "rank0.log", 0), ("report", "r.json", 4)):
+        written = tmp_path / f"{command}.out"
+        assert main([command, str(tmp_path / read), "--redact", "-v", f"--{option}", str(written)]) == code
+        for text in (written.read_text(), capsys.readouterr().out):
+            assert survivors(known, text) == []
+
+
+def test_no_secret_of_a_machine_survives_in_a_capture() -> None:
+    known = secrets_of(3)
+    said = {("read", f"/etc/{issuer}"): form.format(secret) for issuer, (form, secret) in known.items()}
+    said[("env",)] = json.dumps({issuer: form.format(secret) for issuer, (form, secret) in known.items()})
+    assert survivors(known, Redactor("key").capture(dump(said, "n0"))) == []
+
+
+@each_row(
+    ("text", "shown"),
+    [
+        ('{"password": "correct horse battery", "rank": 1}', '{"password": "…", "rank": 1}'),
+        ("token: 'a;b c' rank 1", "token: '…' rank 1"),
+        ("password=ab,rank 1", "password=…,rank 1"),
+        (f"x {'aB3' * 4000} y", "x … y"),
+        (f"eyJ{'aaaa' * 2000} y", "eyJ… y"),
+        ("a.b-c_d " * 9, "a.b-c_d " * 9),
+    ],
+)
+def test_a_secret_is_taken_out_to_its_end_and_nothing_else(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+@each_row(
+    ("value", "kept"),
+    [
+        ("password:hunter2", "password:…"),
+        ("mlx5_0 password: hunter2,mlx5_1", "mlx5_0 password: …,mlx5_1"),
+        ("/x?y PASSWD=hunter2", "/x?y PASSWD=…"),
+        ("api_key=hunter2&a=b", "api_key=…&a=b"),
+        ("token=hunter2 secret = hunter2", "token=… secret = …"),
+        ("http://u:hunter2@h/x", "http://h/x"),
+        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"),
+        ("keyboard:1 passwords", "keyboard:1 passwords"),
+    ],
+)
+def test_what_follows_a_password_is_neither_recorded_nor_left_by_redaction(value: str, kept: str) -> None:
+    assert sanitised(value) == kept
+    assert "hunter2" not in redacted(value.replace("u:hunter2@", ""))
+
+
+GONE = ("passw0rd", "passw.0rd", "jdoe", "zblatt", "zork", "gpu-quux", "hunter2", "501e43bf", "zorkcorp")
+
+
+@each_row(
+    ("text", "kept"),
+    [
+        ("https://jdoe:passw0rd@git.acme.example/x failed", "https://…@"),
+        ("Authorization: Bearer eyJhbGciOi.abc.passw0rd", "Bearer …"),
+        ("s3://b/k?AWSAccessKeyId=passw0rd&Signature=passw0rd", "AWSAccessKeyId=…&Signature=…"),
+        ("X-Amz-Signature=passw0rd", "X-Amz-Signature=…"),
+        ("remote: ghp_16C7e42F292c6912E7710cpassw0rd", "ghp_…"),
+        ("hf_abcdefghijklmnopqrpassw0rd", "hf_…"),
+        ("to jdoe@acme.example and passw.0rd@mail.acme.example", "to user-"),
+        ("user 'zblatt42'", "user '"),
+        ("user zblatt42 may not read", "may not read"),
+        ("account zblatt_x over limit", "over limit"),
+        ("zblatt42@gpu-quux-0417:~$ srun", "srun"),
+        ("ssh -p 22 zblatt42@gpu-quux-0417 hostname", "hostname"),
+        ("/home/zorkmeister/run.py: user zorkmeister may not read", "/run.py: user "),
+        ("User zorkmeister cannot submit", "cannot submit"),
+        ("sshpass -p hunter2 ssh", "ssh"),
+        ("passwd 501e43bf546c58dfb053", "passwd "),
+        ("  password 379b501e43bf546c58dfb053dba18c3c416dceb0", "password "),
+        ("passphrase 501e43bf546c58dfb053", "passphrase "),
+        ("Unable to find image 'nvcr.io/zorklabs/trainer:1' locally", "Unable to find image"),
+        ("ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAB zblatt42@quux-gpu-quux-0417", "ssh-rsa"),
+        ("in https://pypi.org/simple, https://pypi.zorkcorp.io/simple", "https://pypi.org/simple, https://host-"),
+        ("/home/ab/x USER=ab ab of 3", "ab of 3"),
+        ("/home/train/x USER=train train of 3", "train of 3"),
+        ("/home/root/x USER=root root of 3", "root of 3"),
+    ],
+)
+def test_logins_keys_and_people_go_and_what_stands_beside_them_stays(text: str, kept: str) -> None:
+    assert kept in redacted(text)
+    assert [secret for secret in GONE if secret in redacted(text)] == []
+
+
+def test_a_login_or_a_host_that_one_text_tells_is_replaced_in_all_others() -> None:
+    notes = ("zorkmeister reads", "no rank of Zorkmeister's", "zorkmeisters stay", "of /home/zorkmeister/x.py")
+    first, second, third, fourth = Redactor("key").report(replace(SICK, notes=notes)).notes
+    pseudonym = fourth.split("/")[2]
+    assert (first, third) == (f"{pseudonym} reads", notes[2])
+    assert second.startswith("no rank of user-")
+    row = json.dumps({"ask": ["read", "/x"], "said": "zorkmeister reads\nLOGNAME=zorkmeister"})
+    assert json.loads(Redactor("key").capture(row))["said"] == f"{pseudonym} reads\nLOGNAME={pseudonym}"
+    notes = ("[gpu-node-0042:1234] lost", "connect to gpu-node-0042.dc1.corp.com", "mail a@corp.com", "at CORP.com")
+    hosts = Redactor("key").report(replace(SICK, notes=notes)).notes
+    host = hosts[0].partition("[")[2].partition(":")[0]
+    assert host.startswith("host-")
+    assert hosts[1].startswith(f"connect to {host}.host-")
+    assert [text for text in hosts if "corp" in text.lower() or "0042" in text] == []
+    assert Redactor("key").text(hosts[0]) == hosts[0]
+
+
+@each_row("release", ["2.23.4", "2.28.9"])
+def test_what_nccl_writes_of_its_failures_stays_readable(release: str) -> None:
+    """But for addresses and names of hosts: of the words that NCCL wrote 199 of 200 are still there."""
+    with gzip.open(DATA / "nccl_failures" / f"{release}.jsonl.gz", "rt") as file:
+        text = "".join(file)[:300_000]
+    before, after = (Counter(WORD.findall(each)) for each in (text, Redactor("key").text(text)))
+    lost = before - after
+    assert sum(lost.values()) <= sum(before.values()) / 200, lost.most_common(8)
+
+
+PIECES = (
+    "a|:|a:|a-|a.|1.|a[1,|/|serial |/home/|GPU-|0|[|é.|srun a |#SBATCH -A |-----BEGIN PRIVATE KEY-----|passphrase: |"
+    "[a-1:1|node-001-|pod a-|a@b.|host=a-1|://:|user a|ssh a |a@b|uid=1(|account-|curl x |SN A|serial A1-"
+)
+
+
+@each_row("piece", PIECES.split("|"))
+def test_a_text_that_says_one_thing_over_and_over_takes_one_pass(piece: str) -> None:
+    """Were it quadratic, 64 KiB would take minutes, and the test's own limit would end it."""
+    redactor = Redactor(KEY)
+    redactor.capture(capture())
+    assert redactor.text(piece * ((1 << 16) // len(piece)))
+
+
+def test_names_of_jobs_and_accounts_are_replaced() -> None:
+    text = "srun --job-name=tulip --account rose SLURM_JOB_NAME=tulip SBATCH_ACCOUNT=rose: rose of tulip"
+    environment = json.dumps({"SLURM_JOB_NAME": "tulip", "SLURM_JOB_ACCOUNT": "rose", "SLURM_NTASKS": "8"})
+    hidden = Redactor("key").capture(dump({("env",): environment, ("read", "/x"): text}, "n0"))
+    assert not re.search("tulip|rose", hidden)
+    assert "SLURM_NTASKS" in hidden
+    assert "tulip" not in Redactor("key").text(text.partition(":")[0])
+
+
+@each_row(
+    ("text", "most", "shown"),
+    [
+        ("one two", 7, "one two"),
+        ("one two", 6, "one …"),
+        ("one two", 4, "one …"),
+        ('a "bcd"', 5, "a …"),
+        ("abcdef", 3, " …"),
+    ],
+)
+def test_a_text_is_cut_between_words(text: str, most: int, shown: str) -> None:
+    assert whole_words(text, most) == shown
+
+
+PROJECT = {
+    "NCCL_NET_PLUGIN": "acmefast",
+    "NCCL_TUNER_PLUGIN": "/fsx/projects/zebra-llm/lib/libnccl-tuner-zebra.so",
+    "NCCL_TOPO_FILE": "/lustre/zebra-llm/topo.xml",
+    "LD_LIBRARY_PATH": "/fsx/projects/zebra-llm/venv/lib:/opt/amazon/ofi-nccl/lib:/usr/lib64",
+    "TORCHELASTIC_RUN_ID": "final-giraffe-70b",
+    "PBS_JOBID": "4711.pbsqueen.example.net",
+    "NCCL_DEBUG_FILE": "/scratch/giraffe/%h.%p.log",
+}
+KERNEL = (
+    "NVRM: GPU at PCI:0000:86:00: GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, GPU serial number is 0323918034573.",
+    "NVRM: GPU 0000:86:00.0: GPU is on Board 0324017036525.",
+    "nfs: server nas-okapi not responding, timed out",
+    "mlx5_core 0000:3b:00.0 mlx5_0: SN: none, Serial Number MT2039X00123: cable",
+    "oom-kill of user tapir, uid=1001(tapir2)",
+)
+SITE: dict[Question, Any] = ANSWERS | {
+    ("env",): ENV | PROJECT,
+    ("kernel_log", "x"): {"lines": [[1.5, text] for text in KERNEL]},
+    ("list", "/fsx/projects/zebra-llm/lib", "libnccl*"): ["libnccl-net-acmefast.so", "libnccl.so.2.21.5"],
+    ("ld_cache", "libnccl"): [["libnccl-net-acmefast.so", "/fsx/projects/zebra-llm/lib/libnccl-net-acmefast.so"]],
+    ("module", "torch"): "/fsx/projects/zebra-llm/venv/lib/python3.11/site-packages/torch/__init__.py",
+    ("read", "/proc/self/mountinfo"): "1 2 0:3 / /fsx rw - nfs4 nas-okapi:/export/zebra-llm rw\n",
+    ("read", "/proc/self/cgroup"): "0::/system.slice/zebra-trainer.service\n",
+}
+OWN = ("acmefast", "zebra", "giraffe", "pbsqueen", "0323918034573", "0324017036525", "okapi", "tapir")
+
+
+def test_what_a_site_calls_its_own_is_nowhere_and_has_one_name_wherever_it_stands() -> None:
+    plain, hidden = capture(SITE), Redactor(KEY).capture(capture(SITE))
+    assert [secret for secret in OWN if secret not in plain or secret in hidden] == []
+    rows = {tuple(row["ask"]): row["said"] for row in map(json.loads, hidden.splitlines()[1:]) if "ask" in row}
+    env = json.loads(rows["env",])
+    ((folder, listed),) = ((ask[1], json.loads(said)) for ask, said in rows.items() if ask[-1] == "libnccl*")
+    (cached,) = (json.loads(said) for ask, said in rows.items() if ask[0] == "ld_cache")
+    assert listed == [f"libnccl-net-{env['NCCL_NET_PLUGIN']}.so", "libnccl.so.2.21.5"]
+    assert cached == [[listed[0], f"{folder}/{listed[0]}"]]
+    assert env["NCCL_TUNER_PLUGIN"].startswith(f"{folder}/libnccl-tuner-name-")
+    assert re.fullmatch(r"name-[0-9a-f]{10}", env["TORCHELASTIC_RUN_ID"])
+    assert re.fullmatch(r"(host-[0-9a-f]{10}\.){3}net", env["PBS_JOBID"])
+    ((node, seen),) = fleet(1).environment.items()
+    settings = tuple(replace(seen.settings[0], name=name, value=value) for name, value in PROJECT.items())
+    report = replace(SICK, environment={node: replace(seen, settings=settings)}, notes=tuple(PROJECT.values()))
+    assert not re.search("acmefast|zebra|giraffe|pbsqueen", as_json.render(Redactor(KEY).report(report)))
+
+
+def test_a_sites_library_has_one_name_in_questions_answers_and_keys_and_every_sites_library_keeps_its_own() -> None:
+    asked = ("libzebra.so.3", "libcublasLt.so.13", "libgcc_s.so.1")
+    needs = {"libzebra.so.3": ["ZEBRA_1.2"], "libgcc_s.so.1": ["GCC_3.0", "GLIBC_ABI_DT_RELR", "GLIBCXX_3.4.29"]}
+    site: dict[Question, Any] = {
+        ("elf", "/opt/zebra/libnccl-net.so"): {"soname": "libnccl-net.so", "needed": asked, "needs_versions": needs},
+        ("among", "/opt/zebra", *asked): ["libzebra.so.3"],
+    }
+    text = Redactor(KEY).capture(capture(site))
+    rows = {row["ask"][0]: row for row in map(json.loads, text.splitlines()[1:])}
+    elf, among = json.loads(rows["elf"]["said"]), rows["among"]
+    assert "zebra" not in text.lower()
+    assert elf["needed"] == among["ask"][2:]
+    assert elf["needed"][1:] == list(asked[1:])
+    assert list(elf["needs_versions"]) == [elf["needed"][0], "libgcc_s.so.1"]
+    assert elf["needs_versions"]["libgcc_s.so.1"] == needs["libgcc_s.so.1"]
+    assert json.loads(among["said"]) == elf["needed"][:1]
+
+
+def test_no_word_of_a_checks_own_explanation_is_taken_for_a_sites() -> None:
+    redactor = Redactor(KEY)
+    addresses = re.compile(r"\d{1,3}(\.\d{1,3}){3}|NCCLPROBE_TOKEN=\S+")
+    for check in some(every_check()):
+        told = addresses.sub("", check.run.__doc__ or "")
+        assert redactor.text(told) == told, check.id
+
+
+@each_row(("known", "written"), [("ΑΣ-1", "ας-1"), ("gpu-001", "GPU-001")])
+def test_a_name_is_known_in_capitals_and_in_small_letters(known: str, written: str) -> None:
+    redactor = Redactor(KEY)
+    redactor._learn(known, redactor._new.host)
+    assert written not in redactor.text(f"x {written} y")
