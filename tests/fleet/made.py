@@ -60,8 +60,11 @@ def lost_by_all(nodes: int, days: int, since: int, lost: float, driver: str = "5
             yield day_of(f"w{node}", day + node / 100, rate=rate, driver=driver if day >= since else "550.127.08")
 
 
-def filled(path: Path, *of: Report) -> None:
-    """Make a store of these reports."""
-    with store.opened(path, 60, create=True) as kept:
-        for number, report in enumerate(of):
-            kept.add(told(report, "f.json"), f"{report.started}{number}", Added(0.0, "u", "f", "accept"))
+def filled(path: Path, *of: Report, patience_s: float = 60.0) -> list[bool]:
+    """Add these reports to a store; returns for each whether it was new."""
+    with store.opened(path, patience_s, create=True) as kept:
+        return [
+            kept.add(told(report, "f.json"), f"{report.nodes[0].name} {report.started}",
+                     Added(0.0, "u", f"/r/{number}.json", "accept"))
+            for number, report in enumerate(of)
+        ]  # fmt: skip

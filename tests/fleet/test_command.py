@@ -12,7 +12,6 @@ import pytest
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, filled, lost_by_all
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
-from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import NodeReport
 from ncclprobe.model.outcomes import EXIT_CODE, OUTCOMES
 from ncclprobe.model.report import Report
@@ -44,6 +43,12 @@ class Fleet:
         out, self.err = self._capsys.readouterr()
         return out.splitlines()
 
+    def json(self, *argv: str, code: int = 0) -> dict[str, Any]:
+        return dict(json.loads("\n".join(self(*argv, "--json", "-", code=code))))
+
+    def events(self, node: str) -> list[str]:
+        return [each["what"] for each in self.json("node", node)["events"]]
+
 
 @pytest.fixture
 def fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fleet:
@@ -64,7 +69,9 @@ def degraded(node: str) -> list[Report]:
 def test_reports_are_added_once_and_shown_the_worst_first(fleet: Fleet) -> None:
     files = fleet.files(*degraded("n3"), day_of("n1", 19), day_of("n2", 19, DOWN))
     assert fleet("add", *files) == [f"22 reports added to {fleet.path}"]
-    assert fleet("add", *files[:2]) == [f"0 reports added to {fleet.path}, 2 there already"]
+    other = fleet.folder / "laid-out-otherwise.json"
+    other.write_text(json.dumps(json.loads(Path(files[2]).read_text()), sort_keys=True))
+    assert fleet("add", *files[:2], str(other)) == [f"0 reports added to {fleet.path}, 3 there already"]
     shown = fleet()
     assert [line.split()[:2] for line in shown if line.startswith("n")][1:] == [["n2", "failing"], ["n3", "degraded"]]
     text = " ".join(" ".join(shown).split())
@@ -77,13 +84,17 @@ def test_reports_are_added_once_and_shown_the_worst_first(fleet: Fleet) -> None:
     assert max(map(len, shown)) <= 80
 
 
-def test_nodes_of_which_the_same_is_said_are_one_line(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*(day_of(f"n{node}", 0, DOWN) for node in range(1, 9))))
-    assert [line.split()[0] for line in fleet() if "failing" in line] == ["n[1-8]", "0"]
-
-
-def test_a_large_fleet_is_told_how_many_false_alarms_to_expect(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*(day_of(f"n{node}", 19) for node in range(90))))
+def test_nodes_of_which_the_same_is_said_are_one_line_and_of_many_false_alarms_are_told(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(fleet.path, *(day_of(f"n{node}", node / 9) for node in range(4)))
+    monkeypatch.setattr("time.time", lambda: as_seconds(40))
+    assert [line.split()[:3] for line in fleet()[1:2]] == [["n[0-3]", "unknown", "2026-03-01"]]
+    monkeypatch.setattr("time.time", lambda: as_seconds(20))
+    filled(fleet.path, *(day_of(f"n{node}", 2, DOWN) for node in range(4)))
+    assert [line.split()[0] for line in fleet() if "failing" in line] == ["n[0-3]", "0"]
+    fleet.path = fleet.folder / "large.db"
+    filled(fleet.path, *(day_of(f"n{node}", 19) for node in range(90)))
     assert fleet()[0] == "90 ok · false alarms to expect: 0.01 a month"
 
 
@@ -95,7 +106,7 @@ def test_the_store_may_be_named_anywhere_on_the_line(fleet: Fleet) -> None:
 
 
 def test_one_node_is_told_with_its_rates_and_what_changed(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*degraded("n3")))
+    fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
     shown = fleet("node", "n3")
     assert shown[0] == "n3: degraded since 2026-03-15 04:00 UTC"
     assert "20 tests, 2026-03-01 04:00 to 2026-03-20 04:00 UTC" in shown
@@ -103,63 +114,36 @@ def test_one_node_is_told_with_its_rates_and_what_changed(fleet: Fleet) -> None:
     assert "2026-03-15 04:00  driver 550.54.15 → 560.28.03" in shown
     assert max(map(len, shown[:-1])) <= 80
     assert "n3-2026-03-20.json" in "".join(shown[-2:])
-
-
-def test_json_has_the_same(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
-    told = json.loads("\n".join(fleet("--json", "-", "--exit-code", code=4)))
-    assert told["schema"] == "ncclprobe.fleet/1"
-    assert told["exit_code"] == 4
+    told = fleet.json("--exit-code", code=4)
+    assert (told["schema"], told["exit_code"]) == ("ncclprobe.fleet/1", 4)
     assert [(each["name"], each["state"]) for each in told["nodes"]] == [("n3", "degraded"), ("n1", "ok")]
     assert told["nodes"][0]["since"] == iso(as_seconds(14))
-    one = json.loads("\n".join(fleet("node", "n3", "--json", "-")))
+    one = fleet.json("node", "n3")
     assert one["nodes"] == told["nodes"][:1]
-    assert one["series"][0]["usual"] == pytest.approx(391.0)
     assert {"time": iso(as_seconds(14)), "what": "driver 550.54.15 → 560.28.03"} in one["events"]
-    assert one["added"][0]["source"].endswith("n3-2026-03-20.json")
-    added = json.loads("\n".join(fleet("add", *fleet.files(day_of("n9", 1)), "--json", "-")))
+    added = fleet.json("add", *fleet.files(day_of("n9", 1)))
     assert (added["added"], added["known"], added["refused"]) == (1, 0, [])
-    kept = fleet.folder / "fleet.json"
-    fleet("--json", str(kept))
-    assert json.loads(kept.read_text())["schema"] == "ncclprobe.fleet/1"
+    fleet("--json", str(fleet.folder / "fleet.json"))
+    assert json.loads((fleet.folder / "fleet.json").read_text())["schema"] == "ncclprobe.fleet/1"
 
 
-def test_a_report_that_cannot_be_read_keeps_no_other_from_being_added(fleet: Fleet) -> None:
-    (good,) = fleet.files(day_of("n1", 0))
+def test_a_report_that_cannot_count_is_refused_in_one_line_and_keeps_no_other_from_being_added(fleet: Fleet) -> None:
     (fleet.folder / "log").write_text("NCCL WARN\n")
-    assert fleet("add", str(fleet.folder / "log"), good, code=2) == [f"1 report added to {fleet.path}"]
+    clock = "; set that machine's clock"
+    rows = [
+        ([str(fleet.folder / "log")], "for the log of a job, run"),
+        (fleet.files(day_of("n1", 21)), f"began at 2026-03-22 04:00 UTC, in the future{clock}"),
+        (fleet.files(replace(day_of("n2", 0), started="1970-01-01T00:01:00+00:00")), f"before the year 2000{clock}"),
+        (fleet.files(Redactor("key").report(day_of("n3", 0))), "its names are pseudonyms; add the report that is not"),
+    ]
+    for files, why in rows:
+        assert fleet("add", *files, code=2) == []
+        assert len(fleet.err.splitlines()) == 1
+        assert why in fleet.err
+        assert not fleet.path.exists()
+    good = fleet.files(day_of("n1", 0))
+    assert fleet("add", *rows[0][0], *good, code=2) == [f"1 report added to {fleet.path}"]
     assert len(fleet.err.splitlines()) == 1
-    assert "for the log of a job, run" in fleet.err
-
-
-def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
-    (late,) = fleet.files(day_of("n1", 21))
-    assert fleet("add", late, code=2) == []
-    assert "began at 2026-03-22 04:00 UTC, in the future; set that machine's clock" in fleet.err
-    assert not fleet.path.exists()
-
-
-def test_a_clock_that_was_reset_and_names_that_are_none_are_refused(fleet: Fleet) -> None:
-    (early,) = fleet.files(replace(day_of("n1", 0), started="1970-01-01T00:01:00+00:00"))
-    assert fleet("add", early, code=2) == []
-    assert "began before the year 2000; set that machine's clock" in fleet.err
-    (named,) = fleet.files(Redactor("key").report(day_of("n1", 0)))
-    assert fleet("add", named, code=2) == []
-    assert "its names are pseudonyms; add the report that is not redacted" in fleet.err
-
-
-def test_nodes_that_were_last_tested_on_one_day_are_one_line(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet("add", *fleet.files(*(day_of(f"n{node}", node / 9) for node in range(4))))
-    monkeypatch.setattr("time.time", lambda: as_seconds(40))
-    assert [line.split()[:3] for line in fleet()[1:2]] == [["n[0-3]", "unknown", "2026-03-01"]]
-
-
-def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
-    (file,) = fleet.files(day_of("n1", 0))
-    fleet("add", file)
-    other = fleet.folder / "other.json"
-    other.write_text(json.dumps(json.loads(Path(file).read_text()), sort_keys=True))
-    assert fleet("add", str(other)) == [f"0 reports added to {fleet.path}, 1 there already"]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +156,9 @@ def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
         (["ad"], "'ad' is not a known word after `ncclprobe fleet`; did you mean add?"),
         (["add", "r.json", "--exit-code"], "--exit-code"),
         ([], "`ncclprobe fleet add REPORT` creates one"),
+        (["page"], "--html is missing"),
+        (["page", "--html", "f.html", "--json"], "--json is not a known option of ncclprobe fleet page"),
+        (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(fleet: Fleet, argv: Sequence[str], why: str) -> None:
@@ -180,40 +167,36 @@ def test_what_cannot_be_meant_is_refused_in_one_line(fleet: Fleet, argv: Sequenc
     assert len(fleet.err.splitlines()) == 1
 
 
-def test_a_node_that_is_not_there_is_refused_with_the_one_that_may_be_meant(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(day_of("node37", 0)))
-    fleet("node", "node73", code=2)
-    assert "did you mean node37?" in fleet.err
-
-
-def test_a_node_that_is_accepted_begins_anew_and_who_did_so_is_kept(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*degraded("n3")[:19]))
+def test_a_node_that_is_accepted_begins_anew_and_who_did_so_is_kept(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(fleet.path, *degraded("n3")[:19])
+    assert [each.startswith("degraded: all_reduce 1 GiB: 391 → 330 ") for each in fleet.events("n3")] == [False, True]
     assert fleet("accept", "n3", "-q") == ["n3: ok"]
-    late, *later = fleet.files(degraded("n3")[19], *(day_of("n3", day, rate=330.0) for day in range(21, 40)))
-    fleet("add", late)  # of before
+    filled(fleet.path, degraded("n3")[19])  # of before
     assert fleet("-q") == ["1 ok"]
-    events = [each["what"] for each in json.loads("\n".join(fleet("node", "n3", "--json", "-")))["events"]]
-    (accepted,) = (each for each in events if each.startswith("accepted by "))
+    driver, before, accepted = fleet.events("n3")
+    assert (driver, before) == ("driver 550.54.15 → 560.28.03", "degraded: all_reduce 1 GiB (-16 %)")
+    assert accepted.startswith("accepted by ")
     assert "degraded: all_reduce 1 GiB: 391 → 330" in accepted
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("time.time", lambda: as_seconds(50))
-        fleet("add", *later)
-        assert fleet("-q") == ["1 ok"]
-        fleet("add", *fleet.files(*(day_of("n3", day, rate=200.0) for day in range(40, 49))))
-        assert fleet("-q") == ["0 ok · 1 degraded"]
+    monkeypatch.setattr("time.time", lambda: as_seconds(50))
+    filled(fleet.path, *(day_of("n3", day, rate=330.0) for day in range(21, 40)))
+    assert fleet("-q") == ["1 ok"]
+    filled(fleet.path, *(day_of("n3", day, rate=200.0) for day in range(40, 49)))
+    assert fleet("-q") == ["0 ok · 1 degraded"]
 
 
-def test_a_node_that_is_forgotten_is_there_no_more(fleet: Fleet) -> None:
+def test_a_node_that_is_forgotten_is_there_no_more_and_may_be_added_again(fleet: Fleet) -> None:
     fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
     assert fleet("forget", "n3", "-q") == ["1 ok"]
     fleet("node", "n3", code=2)
     assert fleet.err == "ncclprobe: 'n3' is not a known node of this store; `ncclprobe fleet --json -` lists all\n"
-    assert fleet("add", *fleet.files(day_of("n3", 20, rate=330.0)))[0].startswith("1 report added")
+    assert fleet("add", *fleet.files(day_of("node37", 20, rate=330.0)))[0].startswith("1 report added")
     assert fleet("-q") == ["2 ok"]
-    fleet("forget", "n3", "-q")
-    assert fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19))) == [
-        f"20 reports added to {fleet.path}, 1 there already"
-    ]
+    fleet("node", "node73", code=2)
+    assert "did you mean node37?" in fleet.err
+    again = fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
+    assert again == [f"20 reports added to {fleet.path}, 1 there already"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
@@ -225,21 +208,18 @@ def test_a_report_of_another_user_is_added_where_that_is_trusted(fleet: Fleet) -
     assert fleet("add", path, "--trust") == [f"1 report added to {fleet.path}"]
 
 
-def test_nodes_that_are_not_shown_are_counted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_are_not_shown_are_counted_and_too_many_are_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ncclprobe.report.fleet._MOST_LINES", 1)
-    fleet("add", *fleet.files(*(day_of(f"n{node}", node / 9, UNSETTLED) for node in range(3)), day_of("n9", 1, DOWN)))
+    filled(fleet.path, *(day_of(f"n{node}", node / 9, UNSETTLED) for node in range(3)), day_of("n9", 1, DOWN))
     shown = fleet()
     assert [line.split()[:2] for line in shown if line.startswith("n")][1:] == [["n9", "failing"]]
     assert "and 3 nodes more, none of them worse; --json has all" in shown
-
-
-def test_more_nodes_than_can_be_shown_are_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclprobe.model.bounds.FLEET_NODES", 2)
-    fleet("add", *fleet.files(day_of("n1", 0), day_of("n2", 1)))
+    monkeypatch.setattr("ncclprobe.model.bounds.FLEET_NODES", 4)
     fleet("add", *fleet.files(day_of("n1", 2), day_of("n3", 3)), code=2)
-    assert "3 nodes in one store; 2 at most" in fleet.err
+    assert "5 nodes in one store; 4 at most" in fleet.err
     assert "; 1 of 2 reports are in it" in fleet.err
-    assert fleet("-q") == ["2 ok"]
 
 
 def test_who_interrupts_is_told_how_many_are_added(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,16 +236,14 @@ def test_who_interrupts_is_told_how_many_are_added(fleet: Fleet, monkeypatch: py
 
 
 def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet("add", *fleet.files(day_of("n1", 1)))
-    fleet("add", *fleet.files(day_of("n1", 0)))
+    def interrupted(*_: Any) -> None:
+        raise sqlite3.OperationalError("interrupted")
+
+    filled(fleet.path, day_of("n1", 1), day_of("n1", 0))
     monkeypatch.setattr(store.Store, "_settle", interrupted)
     assert fleet("-q") == ["1 ok"]
     assert fleet.err.startswith("ncclprobe: 1 number from late reports left out: raise --timeout")
     assert fleet("-q", "--exit-code", code=3) == ["1 ok"]  # as far as it was looked at
-
-
-def interrupted(*_: Any) -> None:
-    raise sqlite3.OperationalError("interrupted")
 
 
 def test_a_timeout_may_be_very_long(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,25 +253,18 @@ def test_a_timeout_may_be_very_long(fleet: Fleet, monkeypatch: pytest.MonkeyPatc
     assert 1e6 < seen[0] < 2_147_483
 
 
-def made(name: str, fleet: Fleet) -> None:
+def test_every_outcome_of_the_table_is_made_and_a_store_without_a_node_is_unknown(fleet: Fleet) -> None:
     days = {"clean": [day_of("n1", 19)], "named": degraded("n1"), "untold": [day_of("n1", 19, UNSETTLED)]}
-    fleet("add", *fleet.files(*days[name]))
-
-
-@pytest.mark.parametrize("name", ["clean", "named", "untold"])
-def test_every_outcome_of_the_table_is_made(name: str, fleet: Fleet) -> None:
-    outcome = OUTCOMES["fleet"][name]
-    made(name, fleet)
-    for argv in ((), ("--json", "-"), ("-q",), ("node", "n1")):
-        fleet(*argv, code=outcome.code)
-        fleet(*argv, EXIT_CODE, code=outcome.under.get(EXIT_CODE, outcome.code))
-
-
-def test_a_store_without_a_node_is_unknown(fleet: Fleet) -> None:
-    with store.opened(fleet.path, 60.0, create=True):
-        pass
-    fleet(code=ExitCode.OK)
-    fleet(EXIT_CODE, code=ExitCode.INCONCLUSIVE)
+    for name, reports in days.items():
+        fleet.path, outcome = fleet.folder / f"{name}.db", OUTCOMES["fleet"][name]
+        filled(fleet.path, *reports)
+        for argv in ((), ("--json", "-"), ("-q",), ("node", "n1")):
+            fleet(*argv, code=outcome.code)
+            fleet(*argv, EXIT_CODE, code=outcome.under.get(EXIT_CODE, outcome.code))
+    fleet.path = fleet.folder / "empty.db"
+    filled(fleet.path)
+    fleet(code=0)
+    fleet(EXIT_CODE, code=3)
 
 
 def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: Fleet) -> None:
@@ -302,15 +273,12 @@ def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: 
     firmware = {"ask": ["read", "/sys/class/infiniband/mlx5_3/fw_ver"], "said": "28.45.1020\n"}
     head = {"capture": 1, "node": "hgx-h100", "origin": "synthetic"}
     other.write_text("\n".join(map(json.dumps, (head, {"like": healthy.name}, firmware))))
-    days = []
     for day, capture in enumerate((healthy, other)):
-        path = fleet.folder / f"{day}.json"
-        main(["doctor", str(capture), "--no-config", "--json", str(path), "-q"])
-        days.append(replace(as_json.read(str(path)), started=iso(as_seconds(day))))
-        as_json.write(days[-1], str(path))
+        path = str(fleet.folder / f"{day}.json")
+        main(["doctor", str(capture), "--no-config", "--json", path, "-q"])
+        as_json.write(replace(as_json.read(path), started=iso(as_seconds(day))), path)
     fleet("add", str(fleet.folder / "0.json"), str(fleet.folder / "1.json"))
-    (event,) = json.loads("\n".join(fleet("node", days[0].nodes[0].name, "--json", "-")))["events"]
-    assert event["what"] == "NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"
+    assert fleet.events("hgx-h100") == ["NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"]
 
 
 def test_what_all_nodes_lose_is_one_line_above_the_others(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,27 +301,13 @@ def test_each_sub_command_has_its_own_help(word: str, fleet: Fleet) -> None:
     assert ended.value.code == 0
     shown, _ = fleet._capsys.readouterr()
     assert shown.startswith(f"usage: ncclprobe fleet {word} ")
-    of = {"add": "--trust", "page": "--html"}
-    assert [option in shown for option in of.values()] == [word == each for each in of]
-    assert "sub-command" not in shown
-
-
-def test_what_was_found_before_a_node_was_accepted_stays(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*degraded("n3")[:19]))
-
-    def told() -> list[str]:
-        events = json.loads("\n".join(fleet("node", "n3", "--json", "-")))["events"]
-        return [each["what"] for each in events if each["what"].startswith(("degraded", "as before"))]
-
-    assert len(told()) == 1
-    fleet("accept", "n3")
-    assert told() == ["degraded: all_reduce 1 GiB (-16 %)"]
+    assert ["--trust" in shown, "--html" in shown] == [word == "add", word == "page"]
 
 
 def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
     both = [day_of("n3", 0), day_of("n33", 1)]
-    made = [replace(r, environment={n: replace(e, boot="b") for n, e in r.environment.items()}) for r in both]
-    fleet("add", *fleet.files(*made))
+    filled(fleet.path, *(replace(r, environment={n: replace(e, boot="b") for n, e in r.environment.items()})
+                         for r in both))  # fmt: skip
     assert fleet("-q") == ["2 ok"]
     assert "`ncclprobe fleet rename n3 n33` merges them" in fleet.err
     assert fleet("rename", "n3", "n33", "-q") == ["n33: ok"]
@@ -366,10 +320,10 @@ def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
 def test_a_store_says_of_which_nodes_it_does_not_judge_the_rates(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     none = replace(day_of("n2", 0), measurements=())
-    fleet("add", *fleet.files(day_of("n1", 0), none, *(day_of("n3", day) for day in range(13))))
+    filled(fleet.path, day_of("n1", 0), none, *(day_of("n3", day) for day in range(13)))
     assert fleet() == [
         "3 ok",
         "  n1: rates are not judged yet: 1 of 12 tests; 8 others measured alike on an earlier day are enough too",
         "  n2: rates are not judged: its reports have none; add those of `ncclprobe accept`",
     ]
-    assert [each["evidence"] for each in json.loads("\n".join(fleet("--json", "-")))["nodes"]][2] == ""
+    assert [each["evidence"] for each in fleet.json()["nodes"]][2] == ""
