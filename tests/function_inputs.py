@@ -46,6 +46,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
+from tests import report_inputs
 from tests.checks import cases
 from tests.localise import standing, standing_cases, test_arrival
 
@@ -455,5 +456,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "layout": _layout_inputs,
     "assumed": _assumed_inputs,
     "applies": _applies_inputs,
+    **report_inputs.FUNCTIONS,
 }
 """The functions of each file with their input."""

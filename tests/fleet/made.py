@@ -13,7 +13,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.fleet import store
 from ncclprobe.fleet.extract import told
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail
-from ncclprobe.model.fleet import Added, Reading
+from ncclprobe.model.fleet import Added, NodeReport, Reading
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.report import NodeEnvironment, Report
 from ncclprobe.model.values import replace
@@ -58,6 +58,15 @@ def lost_by_all(nodes: int, days: int, since: int, lost: float, driver: str = "5
         for node in range(nodes):
             rate = 394.0 * (1 - lost * (day >= since)) * math.exp(rng.gauss(0, 0.01))
             yield day_of(f"w{node}", day + node / 100, rate=rate, driver=driver if day >= since else "550.127.08")
+
+
+def days(*found: Sequence[Finding] | None) -> list[NodeReport]:
+    """What a day each of n1 with these findings tells; None: the check did not look."""
+    tests: list[NodeReport] = []
+    for day, each in enumerate(found):
+        report = day_of("n1", day, *(each or ()))
+        tests += told(report if each is not None else replace(report, checks=()), "r.json")
+    return tests
 
 
 def filled(path: Path, *of: Report, patience_s: float = 60.0) -> list[bool]:

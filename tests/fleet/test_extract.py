@@ -1,6 +1,8 @@
 """What a report tells of each node: numbers that are its own, findings that are about it."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report.samples import HEALTHY, SICK, report, verdict
@@ -29,41 +31,32 @@ def rates(made: Report) -> dict[tuple[str, str], float]:
             for number, reading in each.numbers.items()}  # fmt: skip
 
 
-def test_a_day_of_a_node_tells_its_rate_its_finding_and_its_versions() -> None:
-    (one,) = told(day_of("n1", 0, DOWN), "r.json")
-    ((number, reading),) = one.numbers.items()
-    assert (one.node, number.called, number.unit, reading.value) == ("n1", "all_reduce 1 GiB", "GB/s", 391.0)
-    assert "8 x NVIDIA H100" in number.how
-    assert "nccl 2.28.3" in number.how
-    assert "550.54.15" not in number.how  # a driver may be the cause of a change, and begins no new series
-    assert one.machine == {"driver": "550.54.15", "kernel": "6.8.0"}
-    (fault,) = one.faults
-    assert (fault.check, fault.subject, fault.blame, fault.weight) == ("ib.state", "mlx5_3:1", "link", "bad")
-    assert one.looked == ("ib.state",)
+def of(names: Sequence[str], **rows: Any) -> Report:
+    """A healthy report on nodes of these names."""
+    return report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, **rows)
 
 
 def test_only_the_largest_size_of_an_operation_counts_and_no_doubtful_one() -> None:
     row = day_of("n1", 0).measurements[0]
     small = replace(row, nbytes=1 << 20, busbw_GBps=90.0)
-
-    def of(*rows: Measurement) -> list[float]:
-        return list(rates(day_of("n1", 0, measurements=rows)).values())
-
-    assert of(small, row) == [391.0]
-    assert of(small, replace(row, status="inconclusive")) == [90.0]
-    assert of(replace(row, wrong=3)) == []
-    assert of(replace(row, nodes=2, ranks=16)) == []
-
-
-def test_a_collective_of_several_nodes_is_no_single_ones() -> None:
-    assert rates(replace(SICK, copies=())) == {}
+    rows: list[tuple[list[Measurement], list[float]]] = [
+        ([small, row], [391.0]),
+        ([small, replace(row, status="inconclusive")], [90.0]),
+        ([replace(row, wrong=3)], []),
+        ([replace(row, nodes=2, ranks=16)], []),
+        ([replace(row, busbw_GBps=0.0)], []),
+    ]
+    found = [list(rates(day_of("n1", 0, measurements=tuple(each))).values()) for each, _ in rows]
+    assert found == [wanted for _, wanted in rows]
+    ((number, _),) = told(day_of("n1", 0), "r.json")[0].numbers.items()
+    assert "550.54.15" not in number.how  # a driver may be the cause of a change, and begins no new series
 
 
 def test_a_rail_between_nodes_is_the_median_over_partners_and_its_sick_partner_takes_nothing_from_it() -> None:
     names = ("n1", "n2", "n3", "n10")
     pairs = tuple(pair(f"{src} rail 0 (mlx5_0)", f"{dst} rail 0 (mlx5_0)", 20.0 if "n3" in (src, dst) else 48.0)
                   for src in names for dst in names if src != dst)  # fmt: skip
-    found = rates(report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, pairs=pairs))
+    found = rates(of(names, pairs=pairs))
     out = {node: rate for (node, called), rate in found.items() if called == "rail 0 (mlx5_0) pairs of 64 MiB out"}
     assert out == {"n1": 48.0, "n2": 48.0, "n3": 20.0, "n10": 48.0}
     assert len(found) == 8
@@ -72,9 +65,7 @@ def test_a_rail_between_nodes_is_the_median_over_partners_and_its_sick_partner_t
 def test_with_one_or_two_partners_it_is_another_number_that_says_which() -> None:
     names = ("n0", "n1", "n2")
     pairs = tuple(pair(f"{src} rail 0", f"{dst} rail 0", 48.0) for src in names for dst in names if src != dst)
-    (first, *_) = told(
-        report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, pairs=pairs), ""
-    )
+    (first, *_) = told(of(names, pairs=pairs), "")
     assert {which.called: reading.partners for which, reading in first.numbers.items()} == {
         "rail 0 pairs of 64 MiB out with two more": ("n1", "n2"),
         "rail 0 pairs of 64 MiB in with two more": ("n1", "n2"),
@@ -86,7 +77,7 @@ def test_rails_that_were_tried_count_and_dead_ones_do_not() -> None:
     ways = tuple(RailWay(src=a, dst=b, src_rail=2, dst_rail=2, src_end=f"{a} rail 2 (mlx5_2:1)", dst_end=f"{b} rail 2",
                          state="dead" if b == "n5" else "ok", tests=1, GBps=48.0)
                  for a in names for b in names if a != b)  # fmt: skip
-    found = rates(report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, rails=ways))
+    found = rates(of(names, rails=ways))
     assert found["n1", "rail 2 (mlx5_2:1) rails out"] == 48.0
     assert ("n5", "rail 2 rails in") not in found
 
@@ -121,14 +112,15 @@ def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path)
 
 
 def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
-    with pytest.raises(UsageError, match="names no node"):
-        told(replace(HEALTHY, nodes=()), "r.json")
-    with pytest.raises(UsageError, match="is not a time"):
-        told(replace(HEALTHY, started="yesterday"), "r.json")
-    with pytest.raises(UsageError, match="a report of `explain`"):
-        told(replace(HEALTHY, files=("a.log",)), "r.json")
-    with pytest.raises(UsageError, match="twice"):
-        told(replace(HEALTHY, nodes=HEALTHY.nodes * 2), "r.json")
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"nodes": ()}, "names no node"),
+        ({"started": "yesterday"}, "is not a time"),
+        ({"files": ("a.log",)}, "a report of `explain`"),
+        ({"nodes": HEALTHY.nodes * 2}, "twice"),
+    ]
+    for change, why in changes:
+        with pytest.raises(UsageError, match=why):
+            told(replace(HEALTHY, **change), "r.json")
 
 
 def test_no_text_of_a_report_forges_a_row_or_is_kept_whole() -> None:
@@ -141,8 +133,3 @@ def test_no_text_of_a_report_forges_a_row_or_is_kept_whole() -> None:
     texts += [text for number in one.numbers for text in (number.part, number.name, number.how)]
     assert all(text.isprintable() and len(text) <= 1000 for text in texts)
     assert "GPU3\\nn9  failing" in "".join(texts)
-
-
-def test_numbers_that_cannot_be_are_left_out() -> None:
-    row = day_of("n1", 0).measurements[0]
-    assert rates(day_of("n1", 0, measurements=(replace(row, busbw_GBps=0.0),))) == {}

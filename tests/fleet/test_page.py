@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 
-from fleet.made import DAY_S, DOWN, FIRST_S, day_of
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, filled
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
-from ncclprobe.fleet.extract import told
-from ncclprobe.model.fleet import Added, Day, NodeDays, NodeStanding
-from ncclprobe.model.report import Report
+from ncclprobe.model.fleet import Day, NodeDays, NodeStanding
 from ncclprobe.report.html import days as page
 from tests.each_row import each_row
 
 NOW_S = FIRST_S + 30 * DAY_S
 MARKUP = "</script><img src=x onerror=alert(1)>"
-
-
-def kept(path: Path, *reports: Report) -> Path:
-    with store.opened(path, 30.0, create=True) as fleet:
-        for number, report in enumerate(reports):
-            fleet.add(told(report, "test"), str(number), Added(0.0, "me@here", f"/r/{number}.json", report.command))
-    return path
 
 
 def data(text: str) -> dict[str, Any]:
@@ -54,7 +45,8 @@ def large(nodes: int, sick: float) -> list[NodeDays]:
 def test_each_day_has_its_worst_state_and_what_was_found(tmp_path: Path) -> None:
     sick = [day_of("n3", day, rate=391.0 if day < 14 else 330.0) for day in range(24)]
     down = [day_of("n7", day, *([DOWN] if day in (20, 21) else [])) for day in range(18, 24)]
-    path = kept(tmp_path / "fleet.db", *sick, *down)
+    path = tmp_path / "fleet.db"
+    filled(path, *sick, *down)
     with store.opened(path, 30.0) as fleet:
         found = {each.standing.name: each.days for each in fleet.days(FIRST_S + 10 * DAY_S)}
     first = int(FIRST_S // DAY_S)
@@ -70,8 +62,8 @@ def test_the_command_writes_a_page_with_the_worst_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: FIRST_S + 24 * DAY_S)
-    path = kept(tmp_path / "fleet.db", *(day_of("n1", day) for day in range(20, 24)), day_of("n7", 23, DOWN))
-    written = tmp_path / "fleet.html"
+    path, written = tmp_path / "fleet.db", tmp_path / "fleet.html"
+    filled(path, *(day_of("n1", day) for day in range(20, 24)), day_of("n7", 23, DOWN))
     assert main(["fleet", "page", "--html", str(written), "--fleet", str(path)]) == 0
     assert capsys.readouterr().out == f"2 nodes written to {written}\n"
     assert main(["fleet", "page", "--html", str(written), "--fleet", str(path), "--exit-code", "-q"]) == 4
@@ -80,9 +72,12 @@ def test_the_command_writes_a_page_with_the_worst_first(
     (cell,) = found["cells"].values()
     assert f'<a href="{found["texts"][cell[0]]}">' in written.read_text()  # the report on the node that is not ok
     assert [row.strip() for row in found["rows"]] == ["0", "5555"]
-    (cell,) = found["cells"].values()
     assert [found["texts"][cell[0]], found["texts"][cell[2]]] == [
         "/r/4.json", "ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE"]  # fmt: skip
+    before = path.read_bytes()
+    assert main(["fleet", "page", "--html", str(path), "--fleet", str(path)]) == 2
+    assert "is not overwritten, because this command also reads it" in capsys.readouterr().err
+    assert path.read_bytes() == before
 
 
 @each_row("sick", [0.02, 1.0])
@@ -99,27 +94,3 @@ def test_names_and_findings_with_markup_stay_data() -> None:
     text = page.render([NodeDays(stands, dict.fromkeys(node.days, day))], NOW_S, 90, MARKUP)
     assert "<img" not in text
     assert data(text)["texts"] == [MARKUP]
-
-
-@each_row(
-    ("argv", "why"),
-    [
-        (["page"], "--html is missing"),
-        (["page", "--html", "f.html", "--json"], "--json is not a known option of ncclprobe fleet page"),
-        (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
-    ],
-)
-def test_options_that_do_not_apply_are_refused(
-    argv: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["fleet", *argv]) == 2
-    assert why in capsys.readouterr().err
-
-
-def test_the_store_itself_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "fleet.db"
-    kept.write_bytes(b"SQLite format 3\0")
-    assert main(["fleet", "page", "--html", str(kept), "--fleet", str(kept)]) == 2
-    assert "is not overwritten, because this command also reads it" in capsys.readouterr().err
-    assert kept.read_bytes() == b"SQLite format 3\0"

@@ -1,5 +1,6 @@
 """Where a store is: SQLite plays back a journal that it finds there, so nobody else may be able to leave one."""
 
+import contextlib
 import os
 import sqlite3
 import struct
@@ -41,23 +42,17 @@ def refusal(path: Path, *, create: bool = False) -> str:
     return str(refused.value)
 
 
-def test_sqlite_itself_removes_what_a_hot_journal_names(tmp_path: Path) -> None:
-    """Else the tests below would show nothing."""
-    path, victim = made(tmp_path), tmp_path / "victim"
-    victim.write_text("precious")
-    hot_journal(path, victim)
-    with sqlite3.connect(path) as connection:
-        connection.execute("SELECT count(*) FROM nodes").fetchall()
-    connection.close()
-    assert not victim.exists()
-
-
-def test_a_journal_that_names_another_file_is_refused_and_the_file_stays(tmp_path: Path) -> None:
+def test_a_journal_that_names_another_file_is_refused_and_the_file_stays_which_sqlite_itself_would_remove(
+    tmp_path: Path,
+) -> None:
     path, victim = made(tmp_path), tmp_path / "victim"
     victim.write_text("precious")
     hot_journal(path, victim)
     assert "names another file for SQLite to remove" in refusal(path)
     assert victim.read_text() == "precious"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("SELECT count(*) FROM nodes").fetchall()
+    assert not victim.exists()
 
 
 def test_a_journal_of_a_writer_that_was_killed_is_rolled_back(tmp_path: Path) -> None:
@@ -76,53 +71,29 @@ def test_a_journal_of_a_writer_that_was_killed_is_rolled_back(tmp_path: Path) ->
     assert not path.with_name("fleet.db-journal").exists()
 
 
-def _open_to_all(path: Path) -> None:
-    path.parent.chmod(0o777)
+def beside(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
 
 
-def _sticky(path: Path) -> None:
-    path.parent.chmod(0o1777)
-
-
-def _store_open_to_all(path: Path) -> None:
-    path.chmod(0o666)
-
-
-def _linked(path: Path) -> None:
-    os.link(path, path.with_name("other name"))
-
-
-def _journal_link(path: Path) -> None:
-    path.with_name("fleet.db-journal").symlink_to(path)
-
-
-def _journal_pipe(path: Path) -> None:
-    os.mkfifo(path.with_name("fleet.db-journal"))
-
-
-def _write_ahead(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+def write_ahead(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-    connection.close()
 
 
-def _shared_memory(path: Path) -> None:
-    path.with_name("fleet.db-shm").touch()
+OPEN = "lets other users write to it"
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a folder open to all": (lambda path: path.parent.chmod(0o777), f"its mode 0777 {OPEN}"),
+    "a sticky folder": (lambda path: path.parent.chmod(0o1777), f"its mode 1777 {OPEN}"),
+    "a store open to all": (lambda path: path.chmod(0o666), f"its mode 0666 {OPEN}"),
+    "two names": (lambda path: os.link(path, beside(path, " too")), "has another name too"),
+    "a journal that is a link": (lambda path: beside(path, "-journal").symlink_to(path), "not a regular file"),
+    "a journal that is a pipe": (lambda path: os.mkfifo(beside(path, "-journal")), "not a regular file"),
+    "write-ahead": (write_ahead, "is in WAL mode"),
+    "shared memory": (lambda path: beside(path, "-shm").touch(), "is in WAL mode"),
+}
 
 
-@each_row(
-    "change, why",
-    [
-        (_open_to_all, "its mode 0777 lets other users write to it"),
-        (_sticky, "its mode 1777 lets other users write to it"),
-        (_store_open_to_all, "its mode 0666 lets other users write to it"),
-        (_linked, "has another name too"),
-        (_journal_link, "not a regular file"),
-        (_journal_pipe, "not a regular file"),
-        (_write_ahead, "is in WAL mode"),
-        (_shared_memory, "is in WAL mode"),
-    ],
-)
+@each_row("change, why", CHANGES.values(), ids=CHANGES)
 def test_a_place_where_others_could_leave_a_journal_is_refused(
     change: Callable[[Path], None], why: str, tmp_path: Path
 ) -> None:
@@ -133,9 +104,7 @@ def test_a_place_where_others_could_leave_a_journal_is_refused(
 
 def test_a_store_is_not_made_where_others_may_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    assert "lets other users write to it; keep it where only its owner writes" in refusal(
-        tmp_path / "f.db", create=True
-    )
+    assert f"{OPEN}; keep it where only its owner writes" in refusal(tmp_path / "f.db", create=True)
     assert not (tmp_path / "f.db").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleet.made import DOWN, day_of
+from fleet.made import DOWN, day_of, filled
 from ncclprobe.checks.trend.history import flapping, rate
 from ncclprobe.commands import main
 from ncclprobe.engine import history
@@ -18,24 +18,14 @@ from ncclprobe.fleet import child, store
 from ncclprobe.fleet.extract import told
 from ncclprobe.model.errors import TimedOut, UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict
-from ncclprobe.model.fleet import Added, History
+from ncclprobe.model.fleet import History
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 DOCTOR = ("doctor", "--backend", "gloo", "--local", "--no-config", "-q")
 PATIENCE_S = 30.0
-
-
-def kept(path: Path, *reports: Report) -> Path:
-    with store.opened(path, PATIENCE_S, create=True) as fleet:
-        for number, report in enumerate(reports):
-            fleet.add(told(report, "test"), f"{path}{number}", Added(0.0, "me@here", "test", report.command))
-    return path
-
-
-def past(path: Path, report: Report) -> History:
-    return child.past(msgspec.json.encode(report), path, PATIENCE_S)[report.nodes[0].name]
 
 
 def rows(path: Path) -> list[int]:
@@ -44,54 +34,50 @@ def rows(path: Path) -> list[int]:
         return [connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables]
 
 
+def past(path: Path, *reports: Report) -> History:
+    """Return what a store of the reports but the last tells to that one."""
+    filled(path, *reports[:-1])
+    return child.past(msgspec.json.encode(reports[-1]), path, PATIENCE_S)[reports[-1].nodes[0].name]
+
+
 def test_a_loss_is_told_with_since_when_and_what_changed_and_asking_adds_nothing(tmp_path: Path) -> None:
     changed = [day_of("n7", day, rate=391.0 if day < 20 else 340.0, driver="550" if day < 20 else "560")
                for day in range(26)]  # fmt: skip
-    path = kept(tmp_path / "fleet.db", *changed[:-1])
-    before = rows(path)
-    (found,) = rate.run(past(path, changed[-1]))
+    filled(tmp_path / "fleet.db", *changed[:-1])
+    before = rows(tmp_path / "fleet.db")
+    (found,) = rate.run(past(tmp_path / "fleet.db", changed[-1]))
     assert (found.severity, found.subject, found.blame) == (Severity.WARN, "all_reduce 1 GiB", "node")
     assert found.message.startswith("has been lower since 2026-03-21 04:00 UTC: 391 → 340 GB/s (-13 %, 6 tests)")
     assert "driver 550 → 560" in found.message
-    assert rows(path) == before
+    assert rows(tmp_path / "fleet.db") == before
 
 
 def test_a_healthy_node_and_one_that_is_repaired_have_no_finding(tmp_path: Path) -> None:
-    path = kept(tmp_path / "fleet.db", *(day_of("n7", day) for day in range(25)))
-    assert list(rate.run(past(path, day_of("n7", 25)))) == []
-    sick = [day_of("n7", 25 + day, rate=340.0) for day in range(8)]
-    kept(tmp_path / "sick.db", *(day_of("n7", day) for day in range(25)), *sick)
-    assert list(rate.run(past(tmp_path / "sick.db", day_of("n7", 33, rate=340.0))))
-    repaired = [day_of("n7", 33 + day) for day in range(5)]
-    kept(tmp_path / "well.db", *(day_of("n7", day) for day in range(25)), *sick, *repaired)
-    assert list(rate.run(past(tmp_path / "well.db", day_of("n7", 38)))) == []
+    days = [day_of("n7", day, rate=340.0 if 25 <= day < 33 else 391.0) for day in range(39)]
+    found = [list(rate.run(past(tmp_path / f"{last}.db", *days[: last + 1]))) for last in (24, 32, 38)]
+    assert [len(each) for each in found] == [0, 1, 0]
 
 
 def test_a_fault_that_comes_back_is_told_and_one_that_stays_only_since_when(tmp_path: Path) -> None:
-    came = {2, 9, 16}
-    path = kept(tmp_path / "fleet.db", *(day_of("n7", day, *([DOWN] if day in came else [])) for day in range(20)))
-    (found,) = flapping.run(past(path, day_of("n7", 20)))
-    assert (found.severity, found.blame) == (Severity.WARN, "link")
+    days = [day_of("n7", day, *([DOWN] if day in (2, 9, 16) else [])) for day in range(21)]
+    (found,) = flapping.run(past(tmp_path / "fleet.db", *days))
+    assert (found.severity, found.subject, found.blame) == (Severity.WARN, "ib.state mlx5_3:1", "link")
     assert "appeared 3 times in 30 days" in found.message
-    path = kept(tmp_path / "stays.db", *(day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(9)))
-    (found,) = flapping.run(past(path, day_of("n7", 9, DOWN)))
+    days = [day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(10)]
+    (found,) = flapping.run(past(tmp_path / "stays.db", *days))
     assert (found.severity, found.message) == (Severity.NOTE, "was first reported at 2026-03-07 04:00 UTC")
 
 
-def test_what_a_trend_found_is_no_fault_that_the_store_keeps() -> None:
+def test_what_a_trend_found_is_no_fault_that_the_store_keeps_and_a_run_that_a_signal_ended_is_not_kept() -> None:
     report = day_of("n7", 1, DOWN)
     trend = Verdict("trend.rate", "n7", report.status, "slower", findings=(DOWN,))
-    (node,) = told(msgspec.structs.replace(report, checks=(trend,)), "test")
+    (node,) = told(replace(report, checks=(trend,)), "test")
     assert (node.faults, node.looked) == ((), ())
-
-
-def test_a_run_that_a_signal_ended_is_not_kept() -> None:
     ended = Verdict("run.pairs", "n7", Status.UNKNOWN, "x", why="ended by SIGTERM in phase 'start'", required=True)
-    report = msgspec.structs.replace(day_of("n7", 1), status=Status.UNKNOWN, checks=(ended,))
+    report = replace(day_of("n7", 1), status=Status.UNKNOWN, checks=(ended,))
     with pytest.raises(UsageError, match="a signal ended its run"):
         told(report, "test")
-    late = msgspec.structs.replace(ended, why="the time was over")
-    assert told(msgspec.structs.replace(report, checks=(late,)), "test")
+    assert told(replace(report, checks=(replace(ended, why="the time was over"),)), "test")
 
 
 def test_each_node_of_a_report_has_its_own_past_and_a_store_that_fails_is_unknown(tmp_path: Path) -> None:
@@ -128,7 +114,7 @@ def test_a_store_that_cannot_be_written_changes_no_verdict_and_is_said(
         if kind == "no store":
             path.write_text("my notes")
         if kind == "locked":
-            kept(path, day_of("n7", 1))
+            filled(path, day_of("n7", 1))
             connection = held.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
             connection.execute("BEGIN EXCLUSIVE")
         capsys.readouterr()
@@ -148,23 +134,22 @@ def test_a_child_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pyt
         child.past(msgspec.json.encode(day_of("n7", 1)), tmp_path / "fleet.db", 1.0)
 
 
-def test_trends_may_be_chosen_or_left_out_where_a_store_is_given(
+def test_trends_may_be_chosen_or_left_out_where_a_store_is_given_and_captures_have_no_place_in_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "fleet.db"
-    assert main([*DOCTOR, "--select", "trend.*"]) == 2
-    assert "trend.* needs a store of reports; pass --fleet PATH" in capsys.readouterr().err
-    code = main([*DOCTOR, "--ignore", "trend.*", "--fleet", str(path), "--json", "-"])
+    path = str(tmp_path / "fleet.db")
+    (tmp_path / "n0.jsonl").write_text("{}")
+    for argv, why in (
+        ([*DOCTOR, "--select", "trend.*"], "trend.* needs a store of reports; pass --fleet PATH"),
+        (["doctor", str(tmp_path / "n0.jsonl"), "--fleet", path], "cannot be used together"),
+    ):
+        assert main(argv) == 2
+        assert why in capsys.readouterr().err
+    assert not Path(path).exists()
+    code = main([*DOCTOR, "--ignore", "trend.*", "--fleet", path, "--json", "-"])
     assert not [each for each in json.loads(capsys.readouterr().out)["checks"] if each["id"].startswith("trend.")]
     assert code == main([*DOCTOR])
-    assert main([*DOCTOR, "--select", "trend.*", "--fleet", str(path)]) == 0
-
-
-def test_captures_have_no_place_in_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "n0.jsonl").write_text("{}")
-    assert main(["doctor", str(tmp_path / "n0.jsonl"), "--fleet", str(tmp_path / "fleet.db")]) == 2
-    assert "cannot be used together" in capsys.readouterr().err
-    assert not (tmp_path / "fleet.db").exists()
+    assert main([*DOCTOR, "--select", "trend.*", "--fleet", path]) == 0
 
 
 @pytest.mark.slow
@@ -180,26 +165,6 @@ def test_commands_at_once_lose_no_report_and_one_that_is_killed_leaves_whole_one
         (node,) = fleet.standings()
     assert node.tests in (3, 4)
     assert rows(tmp_path / "fleet.db")[0] == node.tests
-
-
-def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = kept(tmp_path / "fleet.db", day_of("n7", 1))
-    before = rows(path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "full.py").write_text(
-        "import resource, signal\nfrom ncclprobe.fleet import child\n"
-        "def serve():\n    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n    child.serve()\n"
-    )
-    monkeypatch.setattr(child, "__name__", "full")
-    said: list[str] = []
-    history.keep(day_of("n8", 2), path, "", 30.0, said.append)
-    assert len(said) == 1
-    assert "was not added" in said[0]
-    assert rows(path) == before
 
 
 @each_row(("left_s", "waits_s"), [(-3.0, 2.0), (0.5, 2.0), (2.5, 2.5), (4.9, 4.9), (5.1, 5.0), (3600.0, 5.0)])

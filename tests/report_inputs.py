@@ -1,0 +1,202 @@
+"""Made-up reports whose answers are kept: the test over time, the state of a node, and all forms in words."""
+
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, readings
+from report import samples
+from report.html import made
+
+from ncclprobe.fleet import drift, node_health, shared
+from ncclprobe.fleet.extract import told
+from ncclprobe.model.findings import fail, warn
+from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
+from ncclprobe.model.values import replace
+from ncclprobe.report import causes, delivery, digest, text
+
+Rows = Iterator[tuple[str, object]]
+_LOSSES = {
+    "steady": [0.0] * 40,
+    "5 %": [0.0] * 60 + [0.05] * 20,
+    "30 %, repaired": [0.0] * 60 + [0.3] * 20 + [0.0] * 5,
+    "an odd day": [0.0] * 60 + [0.9] + [0.0] * 20,
+    "half a repair": [0.0] * 40 + [0.4] * 10 + [0.12] * 12,
+    "a rest of 2 %": [0.0] * 40 + [0.4] * 10 + [0.02] * 12,
+    "since the 5th": [0.0] * 4 + [0.1] * 10,
+    "since the 10th": [0.0] * 9 + [0.1] * 10,
+    "since the 12th": [0.0] * 11 + [0.1] * 10,
+    "early, repaired": [0.0] * 6 + [0.1] * 8 + [0.0] * 8,
+    "slowly": [0.0] * 20 + [0.004 * day for day in range(25)],
+    "always 12 %": [0.12] * 11,
+    "always 3 %": [0.03] * 11,
+}
+_BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "only": {},
+    "siblings": {"siblings": 391.0, "spread": 0.01},
+    "one partner": {"partners": ("n2",)},
+    "partners": {"partners": ("n2", "n3", "n4")},
+    "noisy": {"noise": 0.06},
+}
+
+
+def _summary(at: Drift) -> object:
+    usual = (at.tests, at.count, at.mean, at.squares, at.shared, at.accepted, len(at.first), len(at.waiting))
+    sums = [(each.state, each.height, each.tests, each.lost, each.most, (each.since_s or 0.0) - FIRST_S, each.odds)
+            for each in (at.own, at.siblings)]  # fmt: skip
+    return usual, at.recent, sums, [(each.spells, each.partners) for each in (at.own, at.siblings)]
+
+
+def _course(of: Sequence[Reading], sums: int = 1, at: Drift | None = None) -> object:
+    """Where a course changes its state, and how it ends."""
+    found = [at or Drift()]
+    for each in of:
+        found.append(drift.step(found[-1], each, sums))
+    changes = [
+        (number, later.own.state, later.siblings.state)
+        for number, (earlier, later) in enumerate(itertools.pairwise(found))
+        if (earlier.own.state, earlier.siblings.state) != (later.own.state, later.siblings.state)
+    ]
+    return changes, _summary(found[-1])
+
+
+def _drift_inputs() -> Rows:
+    """Courses of a number: alone, beside siblings, with partners, of several sums, accepted, and on a new driver."""
+    for name, losses in _LOSSES.items():
+        for beside, more in _BESIDE.items():
+            yield f"{name}, {beside}", _course(list(readings(random.Random(name), losses, **more)))
+        yield f"{name}, 4 sums", _course(list(readings(random.Random(name), losses)), sums=4)
+    for beside, more in list(_BESIDE.items())[:2]:
+        before = drift.course(readings(random.Random(6), [0.0] * 40 + [0.2] * 20, **more))
+        after = drift.accepted(before, 1e9)
+        for name, losses in (("kept", [0.2] * 30), ("lost more", [0.2] * 2 + [0.3] * 8), ("gained", [0.0] * 20)):
+            days_after = list(readings(random.Random(7), losses, **more))
+            yield f"accepted, {name}, {beside}", (_summary(after), _course(days_after, at=after))
+    at = drift.course(readings(random.Random(9), [0.0] * 30, siblings=391.0, spread=0.01))
+    for name, begun in (("same", at), ("new driver", replace(at, recent=()))):
+        yield f"{name}, no siblings yet", _summary(drift.step(begun, Reading(FIRST_S, 300.0)))
+    for count in (8, 9, 12):
+        beside_all = drift.Siblings({node: (5.0 + node / 50, 5.1 + node**2 / 90) for node in range(count)})
+        yield f"{count} siblings", [beside_all.beside(node) for node in (0, count // 2, count - 1, 99)]
+    yield "scatter", [drift.scatter(count, squares) for count in (0, 5, 100) for squares in (0.0, 0.01, 1.0)]
+
+
+_RATE = Number("", "all_reduce 1 GiB", "GB/s", "8 ranks")
+_HOT = warn("GPU2", "too hot", blame="node", action="repair")
+_UNSETTLED = replace(DOWN, action="retest")
+_JOB = fail("NCCL_IB_HCA", "names no device", blame="job")
+_TESTS: Mapping[str, Sequence[NodeReport]] = {
+    "nothing": [],
+    "a day": days([]),
+    "down": days([], [DOWN], [DOWN]),
+    "not looked": days([DOWN], None),
+    "mended": days([DOWN], None, []),
+    "twice": days(*[[DOWN], []] * 2),
+    "flapping": days(*[[DOWN], []] * 3),
+    "flapping, down": days(*[[DOWN], []] * 3, [DOWN]),
+    "flapped": days(*[[DOWN], []] * 3, *[[]] * 24),
+    "flapped long ago": days(*[[DOWN], []] * 3, *[[]] * 31),
+    "unsettled": days([_UNSETTLED], [_HOT, _UNSETTLED]),
+    "hot": days([_HOT]),
+    "a job's": days([_JOB]),
+    "two faults": days([DOWN, _HOT], [DOWN, fail("GPU2", "is lost", blame="node", action="repair")]),
+    "new driver": [*days([], []), *told(day_of("n1", 2, driver="560.28.03"), "r")],
+    **{
+        f"counts {name}": [
+            NodeReport("n1", FIRST_S + day * DAY_S, boot=boot, counters={"mlx5_3:1 link_downed": count} if look else {})
+            for day, (boot, count, look) in enumerate(each)
+        ]
+        for name, each in {
+            "up": [("a", 2, 1), ("a", 3, 1), ("a", 3, 1), ("a", 7, 1), ("a", 8, 1)],
+            "up twice": [("a", 2, 1), ("a", 3, 1), ("a", 7, 1)],
+            "boots": [("a", 0, 1), ("b", 9, 1), ("c", 18, 1), ("d", 27, 1), ("e", 36, 1)],
+            "back": [("a", 9, 1), ("a", 1, 1), ("a", 0, 1), ("a", 0, 1)],
+            "unread": [("a", 0, 1), ("a", 0, 0), ("a", 0, 1), ("a", 0, 0), ("a", 5, 1)],
+        }.items()
+    },
+}
+
+
+def _lost(loss: float, since: int, count: int, *changed: str, **more: Any) -> Series:
+    course = drift.course(readings(random.Random(1), [0.0] * since + [loss] * count, noise=0.005))
+    return replace(Series(_RATE, course, FIRST_S, FIRST_S + (since + count) * DAY_S, changed), **more)
+
+
+def _health_inputs() -> Rows:
+    """The state of a node by its tests and its numbers, now and a month later, what happened, and each of its days."""
+    series = {
+        "no number": [],
+        "as usual": [_lost(0.0, 10, 3)],
+        "lost": [_lost(0.2, 20, 12, "driver 550 → 560")],
+        "lost twice": [_lost(0.3, 20, 12), _lost(0.1, 20, 20, number=replace(_RATE, name="all_gather 1 GiB"))],
+        "other software": [_lost(0.2, 20, 12), _lost(0.0, 1, 2, number=replace(_RATE, how="8 ranks, NCCL 2.30"))],
+    }
+    for name, tests in _TESTS.items():
+        course = functools.reduce(node_health.step, tests, NodeCourse())
+        for number, of in series.items():
+            now = node_health.standing("n1", course, of)
+            later = [node_health.aged(now, FIRST_S + day * DAY_S).state for day in (-400, 20, 29.9, 30.1, 61, 400)]
+            seen = [(each.time_s - FIRST_S, *each.what.split()) for each in node_health.events(tests, of)]
+            of_days = node_health.days([(each, "r") for each in tests], of) if tests else {}
+            by_day = [(day, each.state, each.words) for day, each in of_days.items()]
+            yield f"{name}, {number}", (now, now.evidence.split(), later, seen, by_day[-3:])
+    for lost in (0.04, 0.05, 0.3):
+        for count, all_of in ((2, 2), (3, 3), (4, 5), (7, 9), (9, 10)):
+            fell = {f"n{n}": [(0, 100.0), (1, 100.0 * (1 - lost))] for n in range(count)}
+            held = {f"m{n}": [(0, 100.0), (1, 100.0)] for n in range(all_of - count)}
+            yield f"{count} of {all_of} lose {lost}", shared.loss("x", "GB/s", 1, {**fell, **held})
+    for since in (2, 3, 4, 10, 17, 18, 19):
+        rng = random.Random(since)
+        means = [(day, 394.0 * (1 - 0.08 * (day >= since)) * math.exp(rng.gauss(0, 0.003))) for day in range(20)]
+        yield f"a step on day {since}", (shared.step(means), shared.step(means[:-1]), shared.step(means[since - 2 :]))
+    for came, since in ((5, 5), (4, 5), (5, 4), (2, 5)):
+        course = node_health.step(NodeCourse(), told(day_of("n1", came, _HOT), "f")[0])
+        sum_ = Sum("degraded", 9.0, 5, -0.2, since_s=FIRST_S + since * DAY_S)
+        of = [Series(_RATE, Drift(12, 12, 6.0, recent=(300.0,), own=sum_), 0.0, course.last_s)]
+        yield f"hot on {came}, lost on {since}", node_health.standing("n1", course, of).evidence.split()
+
+
+def _told_inputs() -> Rows:
+    """What reports of each kind tell of their nodes."""
+    reports = {
+        **{"day": day_of("n1", 0, DOWN, _HOT, _UNSETTLED, _JOB), "sick": samples.SICK, "sweep": made.sweep()},
+        **{"pairs": made.pairs(), "moved": made.moved(), "fleet": made.fleet(4), "copies": made.whole()},
+    }
+    for name, report in reports.items():
+        yield name, told(replace(report, nodes=report.nodes[:4]), "r.json")
+
+
+_MARK = re.compile(r"<script.*?</script>|<style.*?</style>|<[^>]+>", re.DOTALL)
+
+
+def _words(shown: str) -> list[list[str]]:
+    return [line.split() for line in shown.splitlines() if line.strip()]
+
+
+def _wording_inputs() -> Rows:
+    """The forms of a report in all their words: what is kept of commands has only names and numbers."""
+    reports = {
+        **{"healthy": samples.HEALTHY, "sick": samples.SICK, "cut": samples.INCONCLUSIVE, "whole": made.whole()},
+        **{"causes": made.causes(), "pairs": made.pairs(4), "moved": made.moved(), "large": samples.fleet(40, 3)},
+    }
+    for name, report in reports.items():
+        yield f"{name}, verbose", _words(text.render(report, verbose=True))
+        yield f"{name}, narrow", _words(text.render(report, width=60))
+        lines = (text.quiet(report), digest.headline(report), digest.verdict_line(report))
+        yield f"{name}, quiet", _words("\n".join(lines))
+        for form in delivery.FORMATS:
+            if form != "json":
+                yield f"{name}, {form}", _words(_MARK.sub("\n", delivery.rendered(report, form)))
+    yield "causes, -v", _words(causes.render(made.causes(), verbose=True))
+
+
+FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
+    "drift": _drift_inputs,
+    "health": _health_inputs,
+    "told": _told_inputs,
+    "wording": _wording_inputs,
+}
