@@ -10,6 +10,7 @@ from typing import Any
 
 import fake_rails
 import torch
+from expect.nccl_machines import TOPOLOGIES
 from facts import test_launcher
 from fake_pairs import Kept, measured
 from fleets.fabric import Fabric
@@ -30,6 +31,7 @@ from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables import machines
+from ncclprobe.expect.topology_text import system_in
 from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.facts.launcher import detect, half_given
 from ncclprobe.facts.reach import MeshListener, Rails
@@ -383,9 +385,50 @@ def _words_inputs() -> Rows:
         yield said, units.parse_size(said)
 
 
+_TYPED = (
+    *("8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce", "8 x L40S (8 per socket)", "8 x L40S (2 per socket)"),
+    *("8x rtx 4090", "2 x A6000", "2 x A6000, NVLink bridges", "8 x H100 80GB HBM3", "8 x V100-SXM2"),
+    *("8 x V100-SXM2, no NVLink", "8 x H200, 8 NICs x 400", "8 x H200, 8 NICs x 400, NICs at PHB", "1 x H100 SXM"),
+    *("1 x H200 NVL", "1 x A100 80GB SXM", "1 x GB10", "1 x RTX 6000D", "1 x V100-SXM2", "1 x GH200", "4 x GH200"),
+    *("8 x H200, 8 x 400 ib, no GDR", "8 x H200, no GDR, 8 x NDR, 8 X NDR", "8 x H200, 8x CX7 400G", "4 x H200 NVL"),
+    *(
+        "8 x H200, 2 x 200GbE",
+        "8 x H200, 2 x 200gb/s",
+        "8 x H200, 2 NICs per GPU x 200 roce",
+        "8 x H200, 8 rails x 400",
+    ),
+    *("4 x H200 NVL bridges of 4", "4 x H100 80GB HBM3", "4 x H100 80GB HBM3, mesh", "8 x RTX PRO 6000"),
+    *("1 x GB10, 2 NICs x 100 roce", "8 x L40S, Turin", "8 x L40S, Ice Lake", "8 x L40S, Emerald Rapids, 2 x NDR"),
+    *(
+        "8 x L40S, PCIe switches",
+        "8 x L40S, PCIe switches, 2 sockets",
+        "8 x RTX PRO 6000, CX8",
+        "8 x B200, 8 x 400 efa",
+    ),
+    *("2 x V100 PCIe", "8 x A6000 bridged", "4 x T4, 1 x 25 sockets", "8 x H100 PCIe, 4 x HDR, 4 sockets, skl"),
+)
+
+
+def _boxes_inputs() -> Rows:
+    """What is understood and assumed of boxes as their owners type them, or the refusal; the source as one word."""
+    for text in _TYPED:
+        try:
+            box = composed(text)
+            yield text, (box, box.source.replace(" ", "_"))
+        except NcclprobeError as refused:
+            yield text, str(refused).replace(" ", "_")
+
+
+def _xml_inputs() -> Rows:
+    """The machine in each topology file that NCCL was played with."""
+    for each in TOPOLOGIES:
+        yield each.name, system_in(each.xml(), each.name, each.product, None, network=each.nodes > 1)
+
+
 _OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
 _SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
-         "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10")  # fmt: skip
+         "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10", "NVIDIA GB300",
+         "NVIDIA B200", "NVIDIA GH200 120GB")  # fmt: skip
 _PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358", "Intel(R) Xeon(R) Platinum 8480C",
                "INTEL(R) XEON(R) PLATINUM 8568Y+", "Intel(R) Xeon(R) 6972P", "Intel(R) Xeon(R) CPU E5-2698 v4",
                "AMD EPYC 7742 64-Core Processor", "AMD EPYC 9654", "Neoverse-V2", "POWER9", "")  # fmt: skip
@@ -393,7 +436,7 @@ _PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358
 
 def _assumed_inputs() -> Rows:
     """What nodes of a log may be, the usual first, with what weaker NICs they could have; and processors by name."""
-    for gpu, count, (nodes, network, nics) in product(_SOLD, (2, 4, 6), ((1, "", 0), (4, "", 0), (2, "roce", 4))):
+    for gpu, count, (nodes, network, nics) in product(_SOLD, (2, 4, 6, 8), ((1, "", 0), (4, "", 0), (2, "roce", 4))):
         node = assumed.Node(gpu, count, nodes, network, nics)
         try:
             found = list(assumed.candidates(node))
@@ -407,6 +450,15 @@ def _assumed_inputs() -> Rows:
                 {name: getattr(each.system, name) for name in _OF_A_BOX}
                 for each in (*found, *weaker[:: max(len(weaker) - 1, 1)])
             ],
+        )
+    for text in ("two of a3-megagpu-8g", "8x H200", "8x H200 or 8x B200", "4 x L40S and 4x L40S", "8x faster"):
+        yield text, assumed.gpus_in(text)
+    for text in ("8 x H200", "2 x L40S", "4 x GH200", "8 x H200, 1 x NDR"):
+        box = composed(text)
+        nodes = [assumed.Node(box.gpu, box.gpus, *more) for more in ((1,), (2,), (2, "roce"), (2, "", 3))]
+        yield (
+            f"NICs of {text}",
+            [(made := assumed.assume_nics(box, node)) and made.described.replace(" ", "_") for node in nodes],
         )
     yield "processors", {name: visible.processor(name) for name in _PROCESSORS}
     yield "links", [visible.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
@@ -454,6 +506,8 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
     "training": _training_inputs,
     "layout": _layout_inputs,
+    "boxes": _boxes_inputs,
+    "xml": _xml_inputs,
     "assumed": _assumed_inputs,
     "applies": _applies_inputs,
     **report_inputs.FUNCTIONS,

@@ -1,27 +1,26 @@
-"""Machine types as data: what ships is whole and sourced, and what is wrong in a file is refused with its reason."""
+"""Machine types and GPUs as data: what ships is whole and sourced, and what is wrong in a file is refused."""
 
 import re
 import tracemalloc
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
+import zoo
 from conftest import fact_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.expect import composed
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_toml, most_GBps, named, table
+from ncclprobe.expect.visible import nccl_link_GBps
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, some
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
-every_type = each_row("machine", table().values(), ids=lambda machine: machine.name)
-
 OURS = {
     "GB200 NVL72 (compute tray)": "GB200 NVL72",
     "GB300 NVL72 (compute tray)": "GB300 NVL72",
@@ -36,51 +35,49 @@ TWO_FUNCTIONS = ("a4x-maxgpu-4g-metal",)
 """Types of which each card shows two NICs."""
 UNMEASURED = ("MPCDF Raven GPU node (gpu)", "MPCDF Raven GPU node (gpu-bw)", "tinybox green")
 """Types that no cloud sells and of which no run is published: a description of parts serves them as well."""
+GOOD = """name = "box"
+vendor = "Maker"
+[match]
+gpu_names = ["NVIDIA H100 80GB HBM3"]
+cloud = "gcp"
+[links]
+gpus = 8
+fabric = "nvswitch"
+nics = 8
+nic_gbps = 400.0
+network = "roce"
+source = "a sheet"
+[[published]]
+op = "all_reduce"
+gpus = 8
+nodes = 1
+min_bytes = "1G"
+busbw_GBps = 360.0
+source = "a run"
+why = "8 GPUs"
+[[latency]]
+op = "all_reduce"
+gpus = 8
+nodes = 1
+max_bytes = "2K"
+time_us = 15.0
+source = "a run"
+why = "8 GPUs"
+"""
+PUBLISHED = GOOD[GOOD.index("[[published]]") : GOOD.index("[[latency]]")]
 
-GOOD: dict[str, dict[str, Any]] = {
-    "": {"name": '"box"', "vendor": '"Maker"'},
-    "match": {"gpu_names": '["NVIDIA H100 80GB HBM3"]', "cloud": '"gcp"'},
-    "links": {
-        "gpus": "8",
-        "fabric": '"nvswitch"',
-        "nics": "8",
-        "nic_gbps": "400.0",
-        "network": '"roce"',
-        "source": '"a sheet"',
-    },
-    "published": {
-        "op": '"all_reduce"',
-        "gpus": "8",
-        "nodes": "1",
-        "min_bytes": '"1G"',
-        "busbw_GBps": "360.0",
-        "source": '"a run"',
-        "why": '"8 GPUs"',
-    },
-    "latency": {
-        "op": '"all_reduce"',
-        "gpus": "8",
-        "nodes": "1",
-        "max_bytes": '"2K"',
-        "time_us": "15.0",
-        "source": '"a run"',
-        "why": '"8 GPUs"',
-    },
-}
 
-
-def toml(part: str = "", *, also: str = "", **changes: Any) -> str:
+def toml(part: str = "", *, also: str = "", **changes: str | None) -> str:
     """GOOD with `changes` of one part, None leaving a key out; `also` comes behind."""
-    lines = []
-    for name, keys in GOOD.items():
-        heading = "" if not name else f"[[{name}]]" if name in ("published", "latency") else f"[{name}]"
-        said = {**keys, **(changes if name == part else {})}
-        lines += [heading, *(f"{key} = {value}" for key, value in said.items() if value is not None)]
-    return "\n".join([*lines, also])
-
-
-def text(table_: Mapping[str, str], **changes: str) -> str:
-    return "[[published]]\n" + "\n".join(f"{key} = {value}" for key, value in {**table_, **changes}.items())
+    lines, here, left = list[str](), "", dict(changes)
+    for line in [*GOOD.splitlines(), "[end]"]:
+        if line.startswith("["):
+            lines += [f"{key} = {value}" for key, value in left.items() if here == part and value is not None]
+            left, here = ({} if here == part else left), line.strip("[]")
+        key = line.partition(" = ")[0]
+        value = left.pop(key, line) if here == part and key in left else line
+        lines += [line if value == line else f"{key} = {value}"] if value is not None else []
+    return "\n".join([*lines[:-1], also])
 
 
 def test_a_file_becomes_a_machine_with_its_origin() -> None:
@@ -129,10 +126,11 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("published", source=None), "source is missing"),
         (toml("published", busbw="360"), "write busbw_GBps: a number needs its unit"),
         (toml("published", busbw_GBps="true"), "busbw_GBps: expected a number, got true or false"),
-        (toml("published", busbw_GBps="480.0"), "above the 450 that the links allow; name the algorithm"),
+        (toml("published", busbw_GBps="451.0"), "above the 450 that the links allow; name the algorithm"),
         (toml("published", busbw_GBps="701.0", algorithm='"nvls"'), "above the 700 that the links allow with nvls"),
-        (toml("published", busbw_GBps="480.0", nodes="2"), "above the 400 that the links allow"),
-        (toml("published", busbw_GBps="751.0", nodes="2", algorithm='"tree"'), "that the links allow with tree"),
+        (toml("published", busbw_GBps="401.0", nodes="2"), "above the 400 that the links allow"),
+        (toml("published", busbw_GBps="451.0", nodes="2", algorithm='"tree"'), "that the links allow with tree"),
+        (toml("published", busbw_GBps="801.0", nodes="2", algorithm='"sharp"'), "above the 800 that the links allow"),
         (toml("published", op='"all_gather"', busbw_GBps="480.0", algorithm='"nvls"'), "above the 450"),
         (toml("published", op='"all_to_all"', busbw_GBps="94.0", nodes="2"), "above the 93.75"),
         (toml("published", threshold_GBps="361.0"), "threshold_GBps 361 is above busbw_GBps 360"),
@@ -142,7 +140,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("published", min_bytes="-1"), "whole number of bytes above zero"),
         (toml("published", gpus="9"), "gpus 9: the machine has 8"),
         (toml("published", gpus="1"), "one rank has no other rank to exchange data with"),
-        (toml(also=text(GOOD["published"])), "published 1 and 2 overlap for all_reduce"),
+        (toml(also=PUBLISHED), "published 1 and 2 overlap for all_reduce"),
         (toml("latency", high_us="14.0"), "high_us 14 is below time_us 15"),
         (toml("latency", time="3"), "write time_us: a number needs its unit"),
         (toml(also="x = " + "[" * 3000), "nested too deep"),
@@ -159,37 +157,42 @@ def test_a_wrong_file_is_refused_with_file_key_and_reason(wrong: str, words: str
     assert len(str(refused.value)) < 400
 
 
-def test_a_number_that_its_algorithm_allows_is_taken() -> None:
+def test_a_number_that_its_algorithm_allows_is_taken_and_two_sizes_may_stand_side_by_side() -> None:
     for changes in (
-        {"busbw_GBps": "480.0", "algorithm": '"nvls"'},
+        {"busbw_GBps": "700.0", "algorithm": '"nvls"'},
         {"busbw_GBps": "487.0", "nodes": "2", "algorithm": '"nvlstree"'},
+        {"busbw_GBps": "450.0", "nodes": "2", "algorithm": '"tree"'},
+        {"busbw_GBps": "800.0", "nodes": "2", "algorithm": '"sharp"'},
+        {"busbw_GBps": "400.0", "nodes": "2"},
         {"busbw_GBps": "450.0"},
         {"op": '"all_to_all"', "busbw_GBps": "93.0", "nodes": "2"},
     ):
         assert from_toml(toml("published", **changes), "box.toml").published
-
-
-def test_two_sizes_may_stand_side_by_side() -> None:
-    machine = from_toml(toml("published", below_bytes='"2G"', also=text(GOOD["published"], min_bytes='"2G"')), "b")
-    assert (machine.published[0].min_bytes, machine.published[0].max_bytes) == (1 << 30, (2 << 30) - 1)
+    two = toml("published", below_bytes='"2G"', also=PUBLISHED.replace('"1G"', '"2G"'))
+    (first, _) = from_toml(two, "b").published
+    assert (first.min_bytes, first.max_bytes) == (1 << 30, (2 << 30) - 1)
 
 
 SCALARS = st.one_of(
     st.integers(), st.floats(), st.booleans(), st.text(max_size=9), st.lists(st.text(max_size=3), max_size=3)
 )
+KEYS = sorted({line.partition(" = ")[0] for line in GOOD.splitlines() if " = " in line})
 
 
-@given(st.sampled_from(["", "match", "links", "published", "latency"]), st.data())
-def test_any_value_for_any_key_is_taken_or_refused_in_one_line(part: str, data: st.DataObject) -> None:
-    key = data.draw(st.sampled_from([*GOOD[part], "nvlinks", "pcie_GBps", "threshold_GBps", "twins", "unverified"]))
+@given(st.sampled_from(["", "match", "links", "published", "latency"]), st.data(), st.text(max_size=200))
+def test_any_value_for_any_key_and_any_text_is_taken_or_refused_in_one_line(
+    part: str, data: st.DataObject, text: str
+) -> None:
+    key = data.draw(st.sampled_from([*KEYS, "nvlinks", "pcie_GBps", "threshold_GBps", "twins", "unverified"]))
     value = data.draw(SCALARS)
     written = repr(value).lower() if isinstance(value, bool | float) else _quoted(value)
-    assert "\n" not in _refusal(toml(part, **{key: written}))
+    assert re.fullmatch(r"(box\.toml: .*)?", _refusal(toml(part, **{key: written})))
+    assert re.fullmatch(r"box\.toml: .*", _refusal(text))
 
 
-def _refusal(wrong: str) -> str:
+def _refusal(text: str) -> str:
     try:
-        from_toml(wrong, "box.toml")
+        from_toml(text, "box.toml")
     except UsageError as refused:
         return str(refused)
     return ""
@@ -203,12 +206,6 @@ def _quoted(value: object) -> str:
     return '"' + "".join(f"\\U{ord(letter):08x}" for letter in value if not 0xD800 <= ord(letter) < 0xE000) + '"'
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_refused_in_one_line(text_: str) -> None:
-    with pytest.raises(UsageError, match=r"^box\.toml: .*$"):
-        from_toml(text_, "box.toml")
-
-
 def test_an_absurd_file_takes_no_memory() -> None:
     wrong = toml(also="".join(f"[[published]]\nop = {n}\n" for n in range(1500)))
     tracemalloc.start()
@@ -219,37 +216,20 @@ def test_an_absurd_file_takes_no_memory() -> None:
     assert peak < 50e6
 
 
-@every_type
-def test_a_type_is_whole_and_every_number_has_its_source(machine: MachineType) -> None:
-    system = machine.system()
-    assert machine.links.source
-    assert system.gpu in gpus.table()
-    assert system.pcie_GBps > 0
-    assert (system.network is None) == (system.nics == 0)
-    for source, why, op in [(row.source, row.why, row.op) for row in machine.published] + [
-        (row.source, row.why, row.op) for row in machine.latencies
-    ]:
-        assert source
-        assert why
-        assert op in OPS
-    for row in machine.published:
-        assert row.busbw_GBps <= most_GBps(row, machine.links, gpus.table()[machine.gpu])
-
-
 @each_row("path", FILES, ids=lambda path: path.stem)
-def test_a_file_is_named_after_its_type_and_names_no_file_of_ours(path: Path) -> None:
-    text_ = path.read_text(encoding="utf-8")
-    assert path.stem == re.sub(r"[^a-z0-9.]+", "-", from_toml(text_, path.name).name.lower())
-    assert not re.search(r"published_results|file id|/shared/|machines\.csv", text_)
-
-
-@each_row("name", table())
-def test_a_type_that_is_asked_for_by_its_name_is_the_one_of_the_table(name: str) -> None:
+def test_a_type_is_whole_every_number_has_its_source_and_its_file_has_its_name(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    machine = from_toml(text, path.name)
+    name, system, links = machine.name, machine.system(), machine.links
+    assert path.stem == re.sub(r"[^a-z0-9.]+", "-", name.lower())
     assert named(name.upper().replace("-", "_")) == table()[name]
-
-
-def test_a_name_that_is_a_path_names_no_type() -> None:
-    assert named("../machines/dgx-h100") is None
+    assert not re.search(r"published_results|file id|/shared/|machines\.csv", text)
+    assert (bool(links.source), system.gpu in gpus.table(), system.pcie_GBps > 0) == (True, True, True)
+    assert (system.network is None) == (system.nics == 0)
+    for source, why, op in [(row.source, row.why, row.op) for row in (*machine.published, *machine.latencies)]:
+        assert (bool(source), bool(why), op in OPS) == (True, True, True)
+    for row in machine.published:
+        assert row.busbw_GBps <= most_GBps(row, links, gpus.table()[machine.gpu])
 
 
 def test_no_type_of_the_collected_facts_is_missing() -> None:
@@ -278,20 +258,89 @@ def test_the_numbers_of_a_board_hold_for_one_node_unless_a_machine_has_its_own()
 def test_a_name_is_found_whatever_its_case_and_a_wrong_one_gets_similar_ones() -> None:
     assert find("A3-MegaGPU-8g").name == "a3-megagpu-8g"
     assert find("dgx-a100").name == find("DGX_A100").name == "DGX A100"
+    assert named("../machines/dgx-h100") is None  # a path names no type
     with pytest.raises(UsageError, match=r"'a3-mega-8g' is not a known machine type; did you mean a3-megagpu-8g"):
         find("a3-mega-8g")
     with pytest.raises(UsageError, match="is not a known machine type; `ncclprobe expect --list`"):
         find("x" * 10_000)
 
 
-def test_names_twins_and_boards_must_exist_and_be_one() -> None:
-    one = from_toml(toml(), "a")
-    with pytest.raises(UsageError, match="two machine types are called box"):
-        by_name([one, one])
-    with pytest.raises(UsageError, match="two machine types are called BOX"):  # none would find the later
-        by_name([one, replace(one, name="BOX")])
-    with pytest.raises(UsageError, match="twins: 'other' is not a machine type that names it in turn"):
-        by_name([from_toml(toml("match", twins='["other"]'), "a")])
-    for board in ("missing", "box"):
-        with pytest.raises(UsageError, match=f"board: '{board}' is not a machine type"):
-            by_name([from_toml(toml(board=f'"{board}"'), "a")])
+BOX = from_toml(toml(), "a")
+
+
+@each_row(
+    ("types", "why"),
+    [
+        ([BOX, BOX], "two machine types are called box"),
+        ([BOX, replace(BOX, name="BOX")], "two machine types are called BOX"),  # none would find the later
+        ([BOX, replace(BOX, name="BOX", origin="x 1")], "called BOX; x 1 has to name its own otherwise"),
+        ([from_toml(toml("match", twins='["other"]'), "a")], "twins: 'other' is not a machine type that names it in"),
+        ([replace(BOX, board="missing")], "board: 'missing' is not a machine type"),
+        ([replace(BOX, board="box")], "board: 'box' is not a machine type"),
+    ],
+)
+def test_names_twins_and_boards_must_exist_and_be_one(types: list[MachineType], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        by_name(types)
+
+
+@each_row("gpu", gpus.products(), ids=lambda gpu: gpu.name)
+def test_a_gpu_has_a_source_and_a_place_on_some_bus_and_nccl_counts_its_links_by_its_architecture(
+    gpu: gpus.GpuProduct,
+) -> None:
+    assert gpu.source
+    assert gpu.pcie_generation or gpu.c2c_GBps or gpu.name == "NVIDIA GB10"
+    assert (gpu.wiring is None) == (not gpu.nvlink_source)
+    assert gpus.table()[gpu.name] is gpu
+    if gpu.nvlinks:
+        assert gpu.nccl_nvlink_GBps == nccl_link_GBps(gpu.compute_capability)
+        assert 0.7 < gpu.nccl_nvlink_GBps / gpu.nvlink_GBps < 0.9
+    else:
+        assert (gpu.nvlink_GBps, gpu.wiring) == (0, None)
+
+
+def test_the_table_of_gpus_knows_aliases_slots_the_zoo_and_the_collected_facts() -> None:
+    assert gpus.table()["H100-SXM5-80GB"].name == "NVIDIA H100 80GB HBM3"
+    assert "NVIDIA Graphics Device" not in gpus.table()
+    assert gpus.table()["NVIDIA H100"].nvlinks == 0
+    slots = {(3, 16): 12, (4, 16): 24, (5, 16): 48, (4, 8): 12, (9, 16): 12}
+    assert {slot: gpus.nccl_pcie_GBps(*slot) for slot in slots} == slots
+    for gpu in some(each.gpu for each in zoo.MACHINES.values() if each.gpu):
+        own = gpus.table()[gpu.name]
+        assert own.compute_capability == gpu.capability[0] * 10 + gpu.capability[1]
+        assert f"{gpu.chip:04X}" in own.pci_ids
+    assert set(gpus.nvlink_products()) == {gpu.name for gpu in gpus.products() if gpu.wiring}
+    assert gpus.nvlink_products()["NVIDIA H200"].nvlink_GBps == 25
+    assert {row["nvml_name"] for row in fact_rows("gpus.csv")} <= {gpu.name for gpu in gpus.products()}
+
+
+PRINTED = {
+    "NVIDIA A100-SXM4-80GB": "NVIDIA A100-SXM4-80GB",
+    "NVIDIA A100 80GB PCIe LC": "NVIDIA A100 80GB PCIe",
+    "NVIDIA H20-3e": "NVIDIA H20",
+    "NVIDIA H200 141GB HBM3e": "NVIDIA H200",
+    "NVIDIA B200 192GB": "NVIDIA B200",
+    "NVIDIA L40S 48GB": "NVIDIA L40S",
+    "GPU 3: NVIDIA H200 (UUID: GPU-8a0e4d1c-0000-1111-2222-333344445555)": "NVIDIA H200",
+    "NVIDIA A10-24Q": "NVIDIA A10",
+    **{
+        text: gpu.name
+        for gpu in gpus.products()
+        if (gpu.wiring or gpu.pcie_generation) and gpu.name != "NVIDIA H100"  # of several products
+        for text in (gpu.name, f"GPU 0: {gpu.name} (UUID: GPU-1-2)")
+    },
+}
+"""Names as nvidia-smi -L prints them, with what vendors and virtual machines add, and whose links they have."""
+
+
+@each_row(("text", "name"), PRINTED.items())
+def test_every_name_that_nvidia_smi_prints_is_taken_for_a_gpu_of_its_links(text: str, name: str) -> None:
+    found, meant = composed.product_called(text), gpus.table()[name]
+    parts = [(each.nvlinks, each.wiring, each.compute_capability) for each in (found, meant)]
+    assert parts[0] == parts[1]
+
+
+@each_row("name", ["NVIDIA RTX 9999", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA Graphics Device"])
+def test_another_model_is_not_a_variant(name: str) -> None:
+    with pytest.raises(UsageError):
+        composed.product_called(name)
