@@ -2,8 +2,7 @@
 
 A signal ends the program without a traceback, with 128 + its number (130, 143, 129), as a shell reports it. While a
 command runs it is an exception, so that temporary files and processes of the run are removed. Before and after that,
-and at
-a second signal, the process ends at once. Only a program does this: importing ncclprobe changes no handler.
+and at a second signal, the process ends at once. Only a program does this: importing ncclprobe changes no handler.
 """
 
 from __future__ import annotations
@@ -89,10 +88,8 @@ def leave(code: int) -> NoReturn:
     """Flush output and end this process at once, whatever other threads hold.
 
     An orderly exit of Python would wait for a thread that a dead file system blocks, and stop others in the middle of C
-    code,
-    which may crash. It would also remove the signal handlers first, and torchrun sends SIGTERM as soon as one rank has
-    ended:
-    the exit code would be lost.
+    code, which may crash. It would also remove the signal handlers first, and torchrun sends SIGTERM as soon as one
+    rank has ended: the exit code would be lost.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe: the reader is gone
@@ -101,9 +98,7 @@ def leave(code: int) -> NoReturn:
 
 
 def end_now(number: int) -> NoReturn:
-    """Report that signal `number` interrupted this run, and end this process. A rank leaves the report to
-    its starter.
-    """
+    """Report that signal `number` interrupted this run, and end this process. A rank leaves that to its starter."""
     with contextlib.suppress(OSError):
         if "NCCLPROBE_FOLDER" not in os.environ:  # of session.ranks.rank_files, which cannot be imported here
             os.write(2, b"ncclprobe: interrupted; nothing was judged\n")

@@ -1,8 +1,7 @@
 """What the measuring commands share: parts of their parsers, and how ranks are started, joined and reported on.
 
 Each command parses its own options, so that argparse refuses what does not apply. Usage errors are raised before torch
-is
-imported; only rank 0 prints.
+is imported; only rank 0 prints.
 """
 
 import argparse

@@ -93,11 +93,32 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     folder = Path(name)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
     starting = Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.output.quiet)
-    with starting as waiting, held_port() as port:
-        own = _variables(nproc, port) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
-        ranks = [_start(rank, own, options) for rank in range(nproc)]
-        end = _wait_for(ranks, folder, log, last, waiting)
+    ranks: list[subprocess.Popen[bytes]] = []
+    with starting as waiting:
+        with held_port() as port, _signals(ranks, folder) as received:
+            own = _variables(nproc, port) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
+            ranks.extend(_start(rank, own, options) for rank in range(nproc))
+            end = _wait_for(ranks, folder, log, last, waiting, received)
         return publish_outputs(options, question, nproc, end, folder, log, waiting)
+
+
+@contextlib.contextmanager
+def _signals(ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> Iterator[list[int]]:
+    """Yield the signals that arrive while `ranks` start and run. In the end, kill the ranks and all that they started.
+
+    A process that survives SIGKILL in the kernel is not waited for.
+    """
+    received: list[int] = []
+    taken = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in taken}
+    try:
+        yield received
+    finally:
+        for each in ranks:
+            abandon(each)
+        rank_files.end_processes_of(str(folder))
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -246,45 +267,38 @@ def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
 
 
 def _wait_for(
-    ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path, log: Path, deadline: float, waiting: Waiting
-) -> RanksEnd:
-    """Wait for `ranks` and forward signals to them; if one fails, end the others. Finally kill the rest.
+    ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path, log: Path, deadline: float, waiting: Waiting,
+    received: Sequence[int],
+) -> RanksEnd:  # fmt: skip
+    """Wait for `ranks` and forward the `received` signals to them; if one fails, end the others.
 
     `waiting` is shown until rank 0 has imported torch, and shows its progress by itself; then again after its last
     message. Rank 0 ends the log when the run is over, and a rank that has lost rank 0 writes why it exited. After that,
     a stopped rank would keep the others for another half minute, so the wait is cut short.
     """
-    received: list[int] = []
-    taken = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in taken}
     over, passed, codes = False, 0, dict[int, int]()
-    try:
-        while (running := [each for each in ranks if each.poll() is None]) and time.monotonic() < deadline:
-            if not over and rank_files.read_state(folder, 0, "").phase not in (rank_files.START, rank_files.IMPORTING):
-                waiting.end()
-            if not over and _outcome_known(folder, log, len(ranks)):
-                over = True
-                waiting.begin("making the report")
-                deadline = min(deadline, time.monotonic() + _AFTER_REPORT_S)
-            told = 0
-            if not received and not codes and (codes := _ended_badly(ranks)):
-                told = signal.SIGTERM
-            if len(received) > passed:
-                interrupted = received[passed] == signal.SIGINT and _all_started(folder, len(ranks))
-                told = signal.SIGINT if interrupted else signal.SIGTERM
-                passed += 1
-            if told:
-                deadline = min(deadline, time.monotonic() + _AFTER_SIGNAL_S)
-                for each in running:
-                    each.send_signal(told)
-            time.sleep(0.1)
-        name = signal.Signals(received[0]).name if received else ""
-        codes = codes or ({} if received else _ended_badly(ranks))
-        return RanksEnd(codes, name, late=bool(running) and not codes)
-    finally:
-        _end(ranks, folder)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    while (running := [each for each in ranks if each.poll() is None]) and time.monotonic() < deadline:
+        if not over and rank_files.read_state(folder, 0, "").phase not in (rank_files.START, rank_files.IMPORTING):
+            waiting.end()
+        if not over and _outcome_known(folder, log, len(ranks)):
+            over = True
+            waiting.begin("making the report")
+            deadline = min(deadline, time.monotonic() + _AFTER_REPORT_S)
+        told = 0
+        if not received and not codes and (codes := _ended_badly(ranks)):
+            told = signal.SIGTERM
+        if len(received) > passed:
+            interrupted = received[passed] == signal.SIGINT and _all_started(folder, len(ranks))
+            told = signal.SIGINT if interrupted else signal.SIGTERM
+            passed += 1
+        if told:
+            deadline = min(deadline, time.monotonic() + _AFTER_SIGNAL_S)
+            for each in running:
+                each.send_signal(told)
+        time.sleep(0.1)
+    name = signal.Signals(received[0]).name if received else ""
+    codes = codes or ({} if received else _ended_badly(ranks))
+    return RanksEnd(codes, name, late=bool(running) and not codes)
 
 
 def _ended_badly(ranks: "Sequence[subprocess.Popen[bytes]]") -> dict[int, int]:
@@ -299,10 +313,3 @@ def _all_started(folder: Path, nproc: int) -> bool:
 def _outcome_known(folder: Path, log: Path, nproc: int) -> bool:
     """Return whether a rank has written how the run ended."""
     return ends(log) or any(rank_files.read_state(folder, rank, "").exit_reason for rank in range(1, nproc))
-
-
-def _end(ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
-    """Kill the ranks and all that they started. A process that survives SIGKILL in the kernel is not waited for."""
-    for each in ranks:
-        abandon(each)
-    rank_files.end_processes_of(str(folder))

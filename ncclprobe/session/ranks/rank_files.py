@@ -105,9 +105,7 @@ def end_processes_of(folder: str) -> None:
 
 
 def environment(path: Path) -> dict[str, str]:
-    """Read the environment of a process; empty if that is not permitted or the process has exited (a
-    zombie has none).
-    """
+    """Read the environment of a process; empty if that is not permitted or the process has exited, as a zombie has."""
     pairs = (each.partition("=") for each in _environment(path).decode(errors="replace").split("\0"))
     return {name: value for name, _, value in pairs}
 
