@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from ncclprobe.host import deadlines, live
 from ncclprobe.host.command import run
 from ncclprobe.host.live import LiveHost, within
 from ncclprobe.host.settings import as_started, sanitised, set_ours
-from ncclprobe.model.errors import Denied, Failed, Missing, OutOfTime, TimedOut
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, OutOfTime, TimedOut
 from tests.each_row import each_row
 
 
@@ -29,101 +30,181 @@ def host() -> Iterator[LiveHost]:
     found.close()
 
 
-def test_a_file_is_read_whole(host: LiveHost, tmp_path: Path) -> None:
+def hasty(seconds: float) -> LiveHost:
+    """A host that must have answered by then."""
+    return LiveHost((), lambda name: False, deadline=time.monotonic() + seconds)
+
+
+def asked_of(program: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `program` print `said`."""
+    (folder / program).write_text(f"#!/bin/sh\necho '{said}'\n")
+    (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def mine(environ: dict[str, str]) -> dict[str, str]:
+    """Without the variables that this process was started with."""
+    return {name: value for name, value in environ.items() if not name.startswith(("NCCL_", "SLURM_"))}
+
+
+# What is there, and what is not.
+
+
+@each_row(
+    ("question", "error", "words"),
+    [
+        (("read", "{}/a"), Missing, "."),
+        (("list", "{}/a"), Missing, "."),
+        (("list", "{}/a", "nccl-*"), Missing, "."),
+        (("read", "{}/file/below"), Missing, "."),
+        (("run", "no-such-command-of-ours"), Missing, "."),
+        (("module", "no_such_module_of_ours"), Missing, "."),
+        (("kvp", "{}/file", "PhysicalHost"), Missing, "no PhysicalHost"),
+        (("json", "{}/file", "v1"), Failed, "not JSON"),
+        (("read", "/proc"), Failed, "Is a directory"),
+        (("resolve", "no-such-name.invalid"), Failed, r"resolve no-such-name\.invalid"),
+    ],
+)
+def test_what_is_not_there_is_missing_and_an_error_is_in_its_own_words(
+    host: LiveHost, tmp_path: Path, question: tuple[str, ...], error: type[HostError], words: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(error, match=words):
+        host.ask(*(word.format(tmp_path) for word in question))
+
+
+def test_what_may_not_be_read_is_denied(host: LiveHost) -> None:
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may read everything
+    try:
+        with pytest.raises(Denied, match="permission denied"):
+            host.ask("read", "/proc/1/environ")
+    finally:
+        os.seteuid(user)
+
+
+def test_files_and_numbers_of_the_system_are_read(host: LiveHost, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x" * 200_000)
     assert host.ask("read", str(tmp_path / "f")) == "x" * 200_000
-
-
-def test_a_file_of_proc_sys_is_read(host: LiveHost) -> None:
     assert host.ask("read", "/proc/sys/kernel/random/boot_id").count("-") == 4
+    assert json.loads(host.ask("statvfs", "/"))["total"] > 0
+    assert len(json.loads(host.ask("rlimit", "RLIMIT_NOFILE"))) == 2
+    assert json.loads(host.ask("uname"))["release"] == os.uname().release
+    assert "lo" in json.loads(host.ask("psutil", "net_if_stats"))
+    assert json.loads(host.ask("access", "/proc/self/status"))["read"] is True
+    assert "127.0.0.1" in json.loads(host.ask("resolve", "127.0.0.1"))["addresses"]
+    assert json.loads(host.ask("elf", sys.executable))["needed"]
+    assert isinstance(json.loads(host.ask("ld_cache", "libc.so")), list)
+    assert host.ask("module", "msgspec").endswith("__init__.py")
 
 
-def test_what_is_not_there_is_missing(host: LiveHost, tmp_path: Path) -> None:
-    for question in (("read", f"{tmp_path}/a"), ("list", f"{tmp_path}/a"), ("run", "no-such-command-of-ours")):
-        with pytest.raises(Missing):
-            host.ask(*question)
-    (tmp_path / "file").touch()
-    with pytest.raises(Missing):
-        host.ask("read", f"{tmp_path}/file/below")
+def test_packages_are_found_without_importing_them(host: LiveHost) -> None:
+    code = "import sys; from ncclprobe.host.live import LiveHost\n"
+    assert python(f"{code}h = LiveHost((), bool); h.ask('packages'); print('torch' in sys.modules)") == "False"
+    assert "nvidia-ml-py" in json.loads(host.ask("packages"))
 
 
-@pytest.fixture
-def ordinary() -> Iterator[None]:
-    """An ordinary user: root may read everything."""
-    mine = os.geteuid()
-    os.seteuid(mine or 65534)
-    yield
-    os.seteuid(mine)
+def test_only_the_lines_and_files_that_match_are_told(host: LiveHost, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("sl header\n1: mine 0A x\n2: theirs 01 x\n")
+    assert host.ask("lines", str(tmp_path / "f"), "^sl|0A") == "sl header\n1: mine 0A x\n"
+    for name in ("nccl-1", "nccl-2"):
+        (tmp_path / name).touch()
+    assert json.loads(host.ask("list", str(tmp_path), "nccl-*")) == ["nccl-1", "nccl-2"]
+    assert len(json.loads(host.ask("list", str(tmp_path)))) == 3
 
 
-@pytest.mark.usefixtures("ordinary")
-def test_what_may_not_be_read_is_denied(host: LiveHost) -> None:
-    with pytest.raises(Denied, match="permission denied"):
-        host.ask("read", "/proc/1/environ")
+def test_a_mapped_file_is_told_from_one_that_is_not(host: LiveHost, tmp_path: Path) -> None:
+    for name in ("held", "left"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    with (tmp_path / "held").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        seen = json.loads(host.ask("mapped", f"{tmp_path}/"))
+    assert seen["paths"] == [f"{tmp_path}/held"]
+    assert json.loads(host.ask("stat", str(tmp_path / "left")))["mine"] is True
 
 
-def test_permission_is_told_apart_from_absence() -> None:
-    def keep_out() -> str:
-        raise PermissionError(13, "Permission denied")
-
-    with pytest.raises(Denied, match="permission denied"):
-        within(1.0, keep_out, "read /secret")
-
-
-def test_an_error_of_the_file_is_its_own_words(host: LiveHost) -> None:
-    with pytest.raises(Failed, match="Is a directory"):
-        host.ask("read", "/proc")
-
-
-def test_a_read_that_never_returns_is_abandoned(host: LiveHost, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # opening it for reading blocks for ever
-    hasty = LiveHost((), lambda name: False, deadline=time.monotonic() + 0.1)
-    with pytest.raises(OutOfTime, match="all that --timeout left"):
-        hasty.ask("read", str(tmp_path / "pipe"))
+def test_of_a_json_file_only_the_fields_that_are_asked_for_are_told(host: LiveHost, tmp_path: Path) -> None:
+    file = tmp_path / "instance-data.json"
+    said = {"v1": {"region": "eu-1", "zone": 3}, "secret": "s3cr3t", "long": "x" * 5000, "deep": {"a": ["b"]}}
+    file.write_text(json.dumps(said))
+    keys = ("v1.region", "v1.zone", "v1.none", "v1.region.more", "long", "deep.a", "deep")
+    assert json.loads(host.ask("json", str(file), *keys)) == {"v1.region": "eu-1", "v1.zone": 3}
+    file.write_text("[1]")
+    assert host.ask("json", str(file), "v1.region") == "{}"
+    file.write_text("[" * 100_000)
+    with pytest.raises(Failed, match="not JSON"):
+        host.ask("json", str(file), "v1.region")
 
 
-@each_row("lacking", ["a thread", "memory"])
-def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, lacking: str
+def test_a_value_of_a_pool_of_hyper_v_is_found_by_its_key(host: LiveHost, tmp_path: Path) -> None:
+    pairs = {"HostName": "VMHOST", "PhysicalHostNameFullyQualified": "DUB081"}
+    pool = b"".join(k.encode().ljust(512, b"\0") + v.encode().ljust(2048, b"\0") for k, v in pairs.items())
+    (tmp_path / ".kvp_pool_3").write_bytes(pool)
+    assert host.ask("kvp", f"{tmp_path}/.kvp_pool_3", "PhysicalHostNameFullyQualified") == "DUB081"
+    with pytest.raises(Missing, match="no PhysicalHost"):
+        host.ask("kvp", f"{tmp_path}/.kvp_pool_3", "PhysicalHost")
+
+
+# Deadlines, and what this process lacks.
+
+
+def test_a_read_that_never_returns_is_abandoned_and_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread") if lacking == "a thread" else MemoryError
+    os.mkfifo(tmp_path / "pipe")  # opening it for reading blocks for ever
+    pipe = str(tmp_path / "pipe")
+    with pytest.raises(TimedOut, match="no answer within"):
+        LiveHost((), lambda name: False).ask("read", pipe)
+    with pytest.raises(OutOfTime, match="all that --timeout left"):
+        hasty(0.1).ask("read", pipe)
+    monkeypatch.setitem(live._SOURCES, "kernel_log", lambda pattern: Path(pipe).read_text())
+    with pytest.raises(OutOfTime, match=r"^the kernel's log: no answer within [^(|\\]* all that --timeout left$"):
+        hasty(0.1).ask("kernel_log", r"NVRM: Xid \((\S+)\)|link (up|down)")
 
-    if lacking == "a thread":
-        monkeypatch.setattr(deadlines, "_IDLE", deque())
-        monkeypatch.setattr("_thread.start_new_thread", refuse)
-    with pytest.raises(OutOfTime, match="not asked, because "):
-        within(1.0, refuse, "resolve n0")
+
+def test_after_the_runs_deadline_nothing_is_waited_for() -> None:
+    started = sum(1 for _ in Path("/proc/self/task").iterdir())
+    with pytest.raises(OutOfTime):
+        hasty(-1.0).ask("run", "sleep", "5")
+    assert sum(1 for _ in Path("/proc/self/task").iterdir()) <= started + 1
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [(socket.EAI_NONAME, Failed), (socket.EAI_AGAIN, Failed), (socket.EAI_MEMORY, OutOfTime)]
+def raising(error: Exception) -> Callable[..., Any]:
+    def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+@each_row(
+    ("work", "error", "words"),
+    [
+        (raising(PermissionError(13, "Permission denied")), Denied, "permission denied"),
+        (raising(MemoryError()), OutOfTime, "not asked, because "),
+        (None, OutOfTime, "not asked, because "),  # no thread can be started
+    ],
 )
+def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any] | None, error: type[HostError], words: str
+) -> None:
+    if work is None:
+        monkeypatch.setattr(deadlines, "_IDLE", deque())
+        monkeypatch.setattr("_thread.start_new_thread", raising(RuntimeError("can't start new thread")))
+    with pytest.raises(error, match=words):
+        within(1.0, work or print, "resolve n0")
+
+
+@each_row(("code", "kind"), [(socket.EAI_NONAME, Failed), (socket.EAI_AGAIN, Failed), (socket.EAI_MEMORY, OutOfTime)])
 def test_a_resolver_without_memory_says_nothing_of_a_name(
     monkeypatch: pytest.MonkeyPatch, host: LiveHost, code: int, kind: type[Exception]
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise socket.gaierror(code, "in its words")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", raising(socket.gaierror(code, "in its words")))
     with pytest.raises(kind, match="resolve n0: in its words"):
         host.ask("resolve", "n0")
-
-
-def test_a_question_with_time_enough_that_is_not_answered_is_timed_out(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(TimedOut, match="no answer within"):
-        LiveHost((), lambda name: False).ask("read", str(tmp_path / "pipe"))
-
-
-def test_a_question_that_came_late_is_said_in_words_and_not_by_its_patterns(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setitem(live._SOURCES, "kernel_log", lambda pattern: (tmp_path / "pipe").read_text())
-    hasty = LiveHost((), lambda name: False, deadline=time.monotonic() + 0.1)
-    with pytest.raises(OutOfTime, match=r"^the kernel's log: no answer within [^(|\\]* all that --timeout left$"):
-        hasty.ask("kernel_log", r"NVRM: Xid \((\S+)\)|link (up|down)")
 
 
 def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late() -> None:
@@ -146,8 +227,7 @@ def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late()
     within(10.0, work, "three")
     within(10.0, work, "four")
     one, two, three, four = asked_by
-    assert (one, three) == (two, four)
-    assert two != three
+    assert (one, three, two != three) == (two, four, True)
     go_on.set()
 
 
@@ -161,31 +241,50 @@ def test_a_reader_that_breaks_is_a_refusal_and_takes_no_other_with_it(monkeypatc
 
 
 def test_a_fork_asks_on_threads_of_its_own() -> None:
-    script = "import os\nfrom ncclprobe.host.deadlines import within\nwithin(9.0, lambda: None, '')\n"
-    script += "pid = os.fork()\nok = within(9.0, lambda: 1, '') == 1\n"
-    script += "os._exit(not ok) if not pid else os._exit(os.waitpid(pid, 0)[1] != 0 or not ok)\n"
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    code = "import os\nfrom ncclprobe.host.deadlines import within\nwithin(9.0, lambda: None, '')\n"
+    code += "pid = os.fork()\nok = within(9.0, lambda: 1, '') == 1\n"
+    code += "os._exit(not ok) if not pid else os._exit(os.waitpid(pid, 0)[1] != 0 or not ok)\n"
+    assert python(code) == ""
 
 
-def test_after_the_runs_deadline_nothing_is_waited_for() -> None:
-    late = LiveHost((), lambda name: False, deadline=time.monotonic() - 1)
-    started = sum(1 for _ in Path("/proc/self/task").iterdir())
-    with pytest.raises(OutOfTime):
-        late.ask("run", "sleep", "5")
-    assert sum(1 for _ in Path("/proc/self/task").iterdir()) <= started + 1
+# Commands.
 
 
-def test_a_command_answers_with_its_output() -> None:
+def test_a_command_answers_with_its_output_or_its_code_and_words() -> None:
     assert run(["printf", "hello"], 10) == "hello"
+    assert run(["sh", "-c", "sleep 50 & echo done"], 40) == "done\n"  # a child that holds the pipes does not hold us
+    with pytest.raises(Failed, match="exit code 9: no devices"):
+        run(["sh", "-c", "echo no devices >&2; exit 9"], 10)
+    with pytest.raises(Failed, match="printed more than 16 MiB"):
+        run(["yes"], 60)
+
+
+def test_a_command_out_of_time_is_killed_with_all_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with pytest.raises(TimedOut):
+        run(["sh", "-c", f"sleep 60 & echo $! > {pids}; echo $$ >> {pids}; wait"], 0.5)
+    stats = [Path(f"/proc/{pid}/stat") for pid in pids.read_text().split()]
+    for _ in range(100):
+        left = [stat for stat in stats if stat.exists() and stat.read_text().rpartition(") ")[2][:1] != "Z"]
+        if not left:
+            break
+        time.sleep(0.05)
+    assert (len(stats), left) == (2, [])
+
+
+def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, host: LiveHost) -> None:
+    given: dict[str, float] = {}
+    monkeypatch.setattr(live, "run", lambda argv, patience_s: given.setdefault(argv[0], patience_s) and "")
+    for command in ("nvidia-smi", "ip"):
+        host.ask("run", command)
+    assert given == {"nvidia-smi": 60.0, "ip": 10.0}
 
 
 def test_what_nvidia_smi_says_of_other_users_and_of_boards_stays_behind(
     host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "<gpu><serial>1650</serial><process_name>/home/a/b</process_name><pid>7</pid><used>1 MiB</used></gpu>"
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{said}'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    asked_of("nvidia-smi", said, tmp_path, monkeypatch)
     assert host.ask("run", "nvidia-smi", "-q", "-x").strip() == "<gpu><used>1 MiB</used></gpu>"
 
 
@@ -195,50 +294,16 @@ def test_of_a_firewalls_rules_no_address_and_no_comment_enters_a_capture(
     expr = [{"match": {"op": "==", "left": {"payload": {}}, "right": "10.9.8.7"}}, {"xt": {"name": "REJECT"}}]
     rule = {"family": "ip", "handle": 4, "comment": "the boss", "expr": expr}
     said = json.dumps({"nftables": [{"metainfo": {}}, {"chain": {"name": "INPUT"}}, {"rule": rule}]})
-    (tmp_path / "nft").write_text(f"#!/bin/sh\necho '{said}'\n")
-    (tmp_path / "nft").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    answer = host.ask("run", "nft", "-j", "list", "chain", "ip", "filter", "INPUT")
+    asked_of("nft", said, tmp_path, monkeypatch)
+    question = ("run", "nft", "-j", "list", "chain", "ip", "filter", "INPUT")
     kept = [{"match": None}, {"xt": {"name": "REJECT"}}]
-    assert json.loads(answer) == {"nftables": [{"rule": {"expr": kept}}]}
-    (tmp_path / "nft").write_text("#!/bin/sh\necho no\n")
+    assert json.loads(host.ask(*question)) == {"nftables": [{"rule": {"expr": kept}}]}
+    asked_of("nft", "no", tmp_path, monkeypatch)
     with pytest.raises(Failed, match="not understood"):
-        host.ask("run", "nft", "-j", "list", "chain", "ip", "filter", "INPUT")
+        host.ask(*question)
 
 
-def test_a_command_that_fails_says_its_code_and_words() -> None:
-    with pytest.raises(Failed, match="exit code 9: no devices"):
-        run(["sh", "-c", "echo no devices >&2; exit 9"], 10)
-
-
-def test_a_command_out_of_time_is_killed_with_all_its_children(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    script = f"sleep 60 & echo $! > {pids}; echo $$ >> {pids}; wait"
-    with pytest.raises(TimedOut):
-        run(["sh", "-c", script], 0.5)
-    for pid in pids.read_text().split():
-        for _ in range(100):
-            state = _state(pid)
-            if state in ("", "Z"):
-                break
-            time.sleep(0.05)
-        assert state in ("", "Z"), f"process {pid} is still there"
-
-
-def _state(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except FileNotFoundError:
-        return ""
-
-
-def test_a_child_that_holds_the_pipes_does_not_hold_us() -> None:
-    assert run(["sh", "-c", "sleep 50 & echo done"], 40) == "done\n"
-
-
-def test_a_command_that_prints_without_end_is_stopped() -> None:
-    with pytest.raises(Failed, match="printed more than 16 MiB"):
-        run(["yes"], 60)
+# What is recorded of settings.
 
 
 @each_row(
@@ -259,33 +324,17 @@ def test_a_value_is_recorded_without_what_may_be_secret(value: str, kept: str) -
     assert sanitised(value) == kept
 
 
-def test_a_configuration_file_is_recorded_by_the_same_list(host: LiveHost, tmp_path: Path) -> None:
+def test_only_values_by_exact_name_are_recorded_of_the_environment_and_of_files(
+    host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", mine(dict(os.environ)))
+    given = {"NCCL_DEBUG": "INFO", "NCCL_DEBUGG": "INFO", "SLURM_JWT": "secret", "AWS_SECRET_ACCESS_KEY": "secret"}
+    os.environ.update(given | {"http_proxy": "http://me:secret@proxy:3128/"})
+    kept = {"NCCL_DEBUG": "INFO", "NCCL_DEBUGG": None, "SLURM_JWT": None, "http_proxy": "http://proxy:3128/"}
+    assert json.loads(host.ask("env")) == kept
     (tmp_path / "c").write_text("# my token: x\nNCCL_DEBUG=INFO\nAWS_SECRET=x\nNCCL_NEW=y\n NCCL_DEBUG = WARN\n")
-    assert host.ask("conf", str(tmp_path / "c")).split("\n") == [
-        "",
-        "NCCL_DEBUG=INFO",
-        "",
-        "NCCL_NEW=<value not recorded>",
-        " NCCL_DEBUG = WARN",
-        "",
-    ]
-
-
-def test_only_values_by_exact_name_are_recorded(host: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("NCCL_", "SLURM_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    monkeypatch.setenv("NCCL_DEBUGG", "INFO")
-    monkeypatch.setenv("SLURM_JWT", "secret")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("http_proxy", "http://me:secret@proxy:3128/")
-    assert json.loads(host.ask("env")) == {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUGG": None,
-        "SLURM_JWT": None,
-        "http_proxy": "http://proxy:3128/",
-    }
+    kept_lines = ["", "NCCL_DEBUG=INFO", "", "NCCL_NEW=<value not recorded>", " NCCL_DEBUG = WARN", ""]
+    assert host.ask("conf", str(tmp_path / "c")).split("\n") == kept_lines
 
 
 def test_what_ncclprobe_set_itself_is_told_as_it_was_before(host: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,102 +352,6 @@ def test_what_ncclprobe_set_itself_is_told_as_it_was_before(host: LiveHost, monk
     monkeypatch.setenv("NCCL_DEBUG", "VERSION")  # by somebody else, since
     monkeypatch.delenv("NCCL_ALGO")
     assert as_started()["NCCL_DEBUG"] == "VERSION"
-
-
-def test_numbers_of_the_system_come_as_json(host: LiveHost) -> None:
-    assert json.loads(host.ask("statvfs", "/"))["total"] > 0
-    assert len(json.loads(host.ask("rlimit", "RLIMIT_NOFILE"))) == 2
-    assert json.loads(host.ask("uname"))["release"] == os.uname().release
-    assert "lo" in json.loads(host.ask("psutil", "net_if_stats"))
-    assert json.loads(host.ask("access", "/proc/self/status"))["read"] is True
-
-
-def test_a_name_is_resolved_or_refused(host: LiveHost) -> None:
-    assert "127.0.0.1" in json.loads(host.ask("resolve", "127.0.0.1"))["addresses"]
-    with pytest.raises(Failed, match=r"resolve no-such-name\.invalid"):
-        host.ask("resolve", "no-such-name.invalid")
-
-
-def test_packages_are_found_without_importing_them(host: LiveHost) -> None:
-    script = (
-        "import sys; from ncclprobe.host.live import LiveHost\n"
-        "h = LiveHost((), bool); h.ask('packages'); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "False"
-    assert "nvidia-ml-py" in json.loads(host.ask("packages"))
-
-
-def test_a_module_is_located_or_missing(host: LiveHost) -> None:
-    assert host.ask("module", "msgspec").endswith("__init__.py")
-    with pytest.raises(Missing):
-        host.ask("module", "no_such_module_of_ours")
-
-
-def test_only_the_lines_that_match_leave_a_file(host: LiveHost, tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("sl header\n1: mine 0A x\n2: theirs 01 x\n")
-    assert host.ask("lines", str(tmp_path / "f"), "^sl|0A") == "sl header\n1: mine 0A x\n"
-
-
-def test_a_folder_is_listed_by_pattern_and_a_missing_one_is_no_empty_one(host: LiveHost, tmp_path: Path) -> None:
-    for name in ("nccl-1", "nccl-2", "psm_3"):
-        (tmp_path / name).touch()
-    assert json.loads(host.ask("list", str(tmp_path), "nccl-*")) == ["nccl-1", "nccl-2"]
-    assert len(json.loads(host.ask("list", str(tmp_path)))) == 3
-    with pytest.raises(Missing):
-        host.ask("list", f"{tmp_path}/none", "nccl-*")
-
-
-def test_a_mapped_file_is_told_from_one_that_is_not(host: LiveHost, tmp_path: Path) -> None:
-    for name in ("held", "left"):
-        (tmp_path / name).write_bytes(b"x" * 4096)
-    with (tmp_path / "held").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        seen = json.loads(host.ask("mapped", f"{tmp_path}/"))
-    assert seen["paths"] == [f"{tmp_path}/held"]
-    assert json.loads(host.ask("stat", str(tmp_path / "left")))["mine"] is True
-
-
-def test_a_library_and_the_loaders_cache_are_read_as_json(host: LiveHost) -> None:
-    assert json.loads(host.ask("elf", sys.executable))["needed"]
-    assert isinstance(json.loads(host.ask("ld_cache", "libc.so")), list)
-
-
-def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, host: LiveHost) -> None:
-    given: dict[str, float] = {}
-    monkeypatch.setattr(
-        "ncclprobe.host.live.run", lambda argv, patience_s: given.setdefault(argv[0], patience_s) and ""
-    )
-    for command in ("nvidia-smi", "ip"):
-        host.ask("run", command)
-    assert given == {"nvidia-smi": 60.0, "ip": 10.0}
-
-
-def test_of_a_json_file_only_the_fields_that_are_asked_for_are_told(host: LiveHost, tmp_path: Path) -> None:
-    file = tmp_path / "instance-data.json"
-    said = {"v1": {"region": "eu-1", "zone": 3}, "secret": "s3cr3t", "long": "x" * 5000, "deep": {"a": ["b"]}}
-    file.write_text(json.dumps(said))
-    keys = ("v1.region", "v1.zone", "v1.none", "v1.region.more", "long", "deep.a", "deep")
-    assert json.loads(host.ask("json", str(file), *keys)) == {"v1.region": "eu-1", "v1.zone": 3}
-    for broken in ("", "{", "[" * 100_000):
-        file.write_text(broken)
-        with pytest.raises(Failed, match="not JSON"):
-            host.ask("json", str(file), "v1.region")
-    file.write_text("[1]")
-    assert host.ask("json", str(file), "v1.region") == "{}"
-
-
-def test_a_value_of_a_pool_of_hyper_v_is_found_by_its_key(host: LiveHost, tmp_path: Path) -> None:
-    def pair(key: str, value: str) -> bytes:
-        return key.encode().ljust(512, b"\0") + value.encode().ljust(2048, b"\0")
-
-    pool = tmp_path / ".kvp_pool_3"
-    pool.write_bytes(pair("HostName", "VMHOST") + pair("PhysicalHostNameFullyQualified", "DUB081"))
-    assert host.ask("kvp", str(pool), "PhysicalHostNameFullyQualified") == "DUB081"
-    with pytest.raises(Missing, match="no PhysicalHost"):
-        host.ask("kvp", str(pool), "PhysicalHost")
-    pool.write_bytes(b"Phys")
-    with pytest.raises(Missing):
-        host.ask("kvp", str(pool), "PhysicalHost")
 
 
 def test_a_start_loads_no_module_that_takes_a_tenth_of_it() -> None:

@@ -1,4 +1,4 @@
-"""What is inside a timed window, and what is not, on a link whose time is simulated."""
+"""What is inside a timed window, on a link whose time is simulated; and who comes late, told from made-up rounds."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,13 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.model.errors import ProbeError
-from ncclprobe.model.measurement import Mode
-from ncclprobe.probes.clock import CpuClock, CudaClock, clock_of, time_batch
+from ncclprobe.model.measurement import Mode, Skew
+from ncclprobe.probes.arrival_skew import LATE_S, ROUNDS, WAIT_S, Arrival, arrive, rounds, skew
+from ncclprobe.probes.clock import Batch, CpuClock, CudaClock, clock_of, time_batch
 from ncclprobe.probes.collectives import Call
 from tests.each_row import each_row
+
+US = 1e-6
 
 
 class SimulatedLink:
@@ -51,40 +54,31 @@ class SimulatedLink:
 
 
 @each_row(
-    ("mode", "log"), [("queued", ["call", "call", "call", "synchronise"]), ("blocking", ["call", "synchronise"] * 3)]
+    ("mode", "call_us", "work_us", "batch"),
+    [
+        # Handing over and working overlap; the device's own time is beside the wall clock's.
+        ("queued", 2, 8, Batch(8.2 * US, 2 * US, 8.2 * US)),
+        ("queued", 8, 1, Batch(8.1 * US, 8 * US, 8.1 * US)),  # a host slower than its link
+        # Blocking calls do not overlap, and the host stands between them.
+        ("blocking", 2, 8, Batch(10 * US, 10 * US, None)),
+        ("graph", 0, 8, Batch(8 * US, 0.0, 8 * US)),  # it counts as the calls that it holds
+    ],
 )
-def test_queued_calls_are_waited_for_once_and_blocking_ones_each(mode: Mode, log: list[str]) -> None:
-    link = SimulatedLink(1e-6, 5e-6)
-    time_batch([link.call] * 3, mode, link)
-    assert link.log == log
+def test_ten_calls_are_timed_to_the_end_of_the_last(mode: Mode, call_us: float, work_us: float, batch: Batch) -> None:
+    link = SimulatedLink(call_us * US, work_us * US)
+    calls, each = ([link.graph([link.call] * 10)], 10) if mode == "graph" else ([link.call] * 10, 1)
+    found = time_batch(calls, mode, link, each=each)
+    assert (found.seconds, found.issue_s) == pytest.approx((batch.seconds, batch.issue_s))
+    assert found.device_s == (None if batch.device_s is None else pytest.approx(batch.device_s))
+    waits = ["call", "synchronise"] * 10 if mode == "blocking" else ["call"] * 10 + ["synchronise"]
+    assert link.log == waits
 
 
-def test_queued_calls_overlap_handing_over_and_working() -> None:
-    link = SimulatedLink(call_s=2e-6, work_s=8e-6)
-    batch = time_batch([link.call] * 10, "queued", link)
-    assert batch.seconds == pytest.approx((2e-6 + 10 * 8e-6) / 10)
-    assert batch.issue_s == pytest.approx(2e-6)
-
-
-def test_blocking_calls_do_not_overlap_and_issue_is_the_whole_time() -> None:
-    link = SimulatedLink(call_s=2e-6, work_s=8e-6)
-    batch = time_batch([link.call] * 10, "blocking", link)
-    assert batch.seconds == pytest.approx(10e-6)
-    assert batch.issue_s == batch.seconds
-
-
-def test_a_host_slower_than_its_link_shows_in_the_issue_time() -> None:
-    link = SimulatedLink(call_s=8e-6, work_s=1e-6)
-    batch = time_batch([link.call] * 100, "queued", link)
-    assert batch.issue_s == pytest.approx(batch.seconds, rel=0.01)
-
-
-def test_the_device_decides_which_clock_it_is() -> None:
+def test_the_device_decides_which_clock_it_is_and_a_cuda_barrier_names_its_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert isinstance(clock_of(torch.device("cpu")), CpuClock)
     assert isinstance(clock_of(torch.device("cuda:3")), CudaClock)
-
-
-def test_a_cuda_barrier_names_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(dist, "barrier", lambda device_ids: asked.extend(device_ids))
@@ -92,28 +86,69 @@ def test_a_cuda_barrier_names_its_device(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked == [3]
 
 
-def test_the_devices_own_time_is_beside_the_wall_clocks() -> None:
-    link = SimulatedLink(call_s=2e-6, work_s=8e-6)
-    batch = time_batch([link.call] * 10, "queued", link)
-    assert batch.device_s == pytest.approx(batch.seconds)
-    assert time_batch([link.call] * 10, "blocking", link).device_s is None  # the host stands between the calls
+class Alone(CpuClock):
+    """The real clock, without a group."""
+
+    def barrier(self) -> None:
+        """Nobody else is here."""
 
 
-def test_a_graph_of_calls_counts_as_the_calls_that_it_holds() -> None:
-    link = SimulatedLink(call_s=0.0, work_s=8e-6)
-    batch = time_batch([link.graph([link.call] * 10)], "graph", link, each=10)
-    assert batch.seconds == pytest.approx(8e-6)
-
-
-def test_a_cpu_has_no_clock_of_its_own_and_no_graphs() -> None:
-    clock = CpuClock()
+def test_a_cpu_has_no_clock_of_its_own_and_no_graphs_and_keeps_appointments() -> None:
+    clock = Alone()
     assert clock.between(clock.mark(), clock.mark()) is None
     with pytest.raises(ProbeError, match="which a CPU does not have"):
         clock.graph([lambda: None])
+    calls: list[float] = []
+    found = arrive(lambda: calls.append(clock.now()), clock)
+    assert found.came_s - found.left_s >= WAIT_S
+    assert found.came_s <= calls[0] <= found.came_s + found.inside_s
 
 
-def test_a_busy_host_returns_no_sooner_than_it_should() -> None:
-    clock = CpuClock()
-    until = clock.now() + 1e-3
-    clock.busy_until(until)
-    assert clock.now() >= until
+# Who comes late.
+
+
+def made(late_s: dict[tuple[int, int], float], clocks_s: dict[int, float], ranks: int = 3) -> Skew | None:
+    """Eight rounds in which rank r comes `late_s[r, round]` late, on clocks that are `clocks_s` ahead."""
+    by_rank: dict[int, list[Arrival]] = {rank: [] for rank in range(ranks)}
+    for number in range(8):
+        left = float(number)
+        came = [left + WAIT_S + late_s.get((rank, number), 0.0) for rank in range(ranks)]
+        over = max(came) + 200 * US
+        for rank, at in enumerate(came):
+            ahead = clocks_s.get(rank, 0.0)
+            by_rank[rank].append(Arrival(left + ahead, at + ahead, over - at))
+    return skew(by_rank)
+
+
+ON_TIME = [Arrival(float(number), number + WAIT_S, 0.1) for number in range(4)]
+SLOW = [Arrival(float(number), number + WAIT_S, 0.5) for number in range(4)]
+KEPT = [*ON_TIME[:3], Arrival(3.05, 3.05 + WAIT_S, 0.05)]
+
+
+@each_row(
+    ("found", "transfer_us", "arrival_us", "late_us", "late_rounds"),
+    [
+        (made({}, {1: 1e6, 2: -7.0}), 200, 0, (0, 0, 0), (0, 0, 0)),  # whatever their clocks say
+        (made({(2, 1): 30e-3, (2, 4): 30e-3}, {2: 500.0}), 200, 7500, (0, 0, 7500), (0, 0, 2)),
+        (made({(0, number): 5e-3 for number in range(8)}, {0: 500.0}, 2), 200, 5000, (5000, 0), (8, 0)),
+        (made({(1, 0): LATE_S * 0.99, (1, 1): LATE_S * 1.01}, {}, 2), 200, 250, (0, 250), (0, 1)),
+        # Whoever the barrier lets go late may have kept the others there; a slow link makes nobody late.
+        (skew({0: ON_TIME, 1: KEPT}), 100e3, 12_500, (0, 0), (0, 0)),
+        (skew({0: SLOW, 1: SLOW}), 500e3, 0, (0, 0), (0, 0)),
+    ],
+)
+def test_a_late_rank_is_named_and_the_transfer_is_what_the_last_to_come_sees(
+    found: Skew, transfer_us: float, arrival_us: float, late_us: tuple[float, ...], late_rounds: tuple[int, ...]
+) -> None:
+    assert (found.transfer_us, found.arrival_us) == pytest.approx((transfer_us, arrival_us), abs=0.1)
+    assert found.late_us == pytest.approx(late_us, abs=0.1)
+    assert (found.late_rounds, found.wait_us) == (late_rounds, 4000)
+
+
+def test_without_rounds_nothing_is_known() -> None:
+    assert skew({}) is skew({0: [], 1: []}) is None
+
+
+@each_row(("call_s", "number"), [(0.0, ROUNDS), (0.025, ROUNDS), (0.028, 7), (0.066, 3), (0.067, 0), (10.0, 0)])
+def test_long_calls_are_not_made_again_for_this(call_s: float, number: int) -> None:
+    assert rounds(call_s, budget_s=2.0) == number

@@ -1,135 +1,147 @@
-"""Every collective on real ranks: what is honest verifies, what is sabotaged does not."""
+"""Collectives, pairs and ladders on real ranks: what is honest verifies, what is sabotaged does not."""
 
 import struct
+from itertools import permutations
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+pytest.importorskip("torch")
+
 from ncclprobe.model.ops import DTYPES, OPS, REDOPS
+from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.training import climbed
 from probes.gloo_ranks import printed
 from tests.each_row import some
 
-
-@pytest.fixture(scope="module")
-def ranks() -> int:
-    """How many processes: an odd number, by which few sizes can be divided."""
-    return 3
+RANKS = 3  # an odd number, by which few sizes can be divided
+Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def said(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """What every rank printed, by rank."""
-    store = tmp_path_factory.mktemp("store") / "file"
-    return printed("gloo_rank.py", ranks, str(ranks), store)
+    return printed("gloo_rank.py", RANKS, str(RANKS), tmp_path_factory.mktemp("store") / "file")
 
 
-def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in rows if "place" in row]
+def measured(rows: Rows) -> Rows:
+    return some(row for row in rows if "place" in row)
 
 
-def skipped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def skipped(rows: Rows) -> Rows:
     return [row for row in rows if "why" in row]
 
 
-def test_all_operations_verify_at_all_sizes_in_all_places(said: list[dict[str, Any]], ranks: int) -> None:
+def test_all_operations_verify_at_all_sizes_in_all_places_and_times_are_consistent(said: Rows) -> None:
     rows = measured(said[0]["sweep"])
     expected = {
-        (op.name, place, op.shape(nbytes, ranks, 4).nbytes)
+        (op.name, place, op.shape(nbytes, RANKS, 4).nbytes)
         for op in OPS.values()
         for place in op.places
         for nbytes in (8, 1000, 64 << 10)
     }
     assert {(row["op"], row["place"], row["nbytes"]) for row in rows} == {row for row in expected if row[2]}
-    assert [row for row in rows if row["wrong"] != 0] == []
-
-
-def test_times_are_positive_and_consistent_with_the_bandwidths(said: list[dict[str, Any]], ranks: int) -> None:
-    for row in some(measured(said[0]["sweep"])):
-        assert row["issue_us"] == pytest.approx(row["time_us"]["mean"])  # blocking
-        assert row["time_us"]["min"] > 0
-        assert row["time_us"]["min"] <= row["time_us"]["median"] <= row["time_us"]["p95"] <= row["time_us"]["max"]
-        assert row["algbw_GBps"] == pytest.approx(row["nbytes"] / row["time_us"][row["time_us"]["headline"]] / 1e3)
-        assert row["slowest_rank"] in range(ranks)
+    for row in rows:
+        times = row["time_us"]
+        assert (row["wrong"], row["mismatches"]) == (0, [])
+        assert row["issue_us"] == pytest.approx(times["mean"])  # blocking
+        assert 0 < times["min"] <= times["median"] <= times["p95"] <= times["max"]
+        assert row["algbw_GBps"] == pytest.approx(row["nbytes"] / times[times["headline"]] / 1e3)
+        assert row["slowest_rank"] in range(RANKS)
         assert (row["mode"], row["backend"], row["library"]["name"]) == ("blocking", "gloo", "gloo")
+    assert {row["slowest_rank"] for row in measured(said[1]["sweep"])} == {1}, "another rank reports itself"
+    for answers in said:
+        left_out = [(row["op"], row["nbytes"]) for row in skipped(answers["sweep"])]
+        assert left_out == [(op.name, 8) for op in OPS.values() if op.divided]
 
 
-def test_sizes_that_cannot_be_shared_are_said_on_every_rank(said: list[dict[str, Any]]) -> None:
-    for answers in some(said):
-        assert [row["op"] for row in skipped(answers["sweep"])] == [op.name for op in OPS.values() if op.divided]
-        assert {row["nbytes"] for row in skipped(answers["sweep"])} == {8}
-
-
-def test_all_types_verify_in_all_operations(said: list[dict[str, Any]]) -> None:
-    rows = said[0]["types"]
-    assert skipped(rows) == []
-    assert {(row["dtype"], row["op"]) for row in rows} == {(dtype, op) for dtype in DTYPES for op in OPS}
-    assert [row for row in rows if row["wrong"] != 0] == []
-
-
-def test_all_reductions_verify_in_all_types_that_gloo_has_them_for(said: list[dict[str, Any]]) -> None:
-    rows = said[0]["reductions"]
-    assert {row["redop"] for row in measured(rows)} == set(REDOPS)
-    assert [row for row in measured(rows) if row["wrong"] != 0] == []
-
-
-def test_what_gloo_refuses_is_skipped_with_its_own_words_on_every_rank(said: list[dict[str, Any]]) -> None:
+def test_all_types_and_reductions_verify_that_gloo_has_and_what_it_refuses_is_skipped_in_its_words(said: Rows) -> None:
+    types, reductions = said[0]["types"], said[0]["reductions"]
+    assert skipped(types) == []
+    assert {(row["dtype"], row["op"]) for row in types} == {(dtype, op) for dtype in DTYPES for op in OPS}
+    assert {row["redop"] for row in measured(reductions)} == set(REDOPS)
+    assert [row for row in measured(types) + measured(reductions) if row["wrong"] != 0] == []
     integers = [dtype for dtype in DTYPES if "int" in dtype]
-    for answers in some(said):
+    for answers in said:
         refusals = skipped(answers["reductions"])
         assert len(refusals) == len(integers) * len([op for op in OPS.values() if op.reduces])
         assert all("can't be cast" in row["why"] for row in refusals)
 
 
-def test_another_rank_than_0_reports_itself(said: list[dict[str, Any]]) -> None:
-    assert {row["slowest_rank"] for row in measured(said[1]["sweep"])} == {1}
-
-
-def test_every_sabotaged_operation_has_wrong_elements(said: list[dict[str, Any]]) -> None:
+def test_every_sabotaged_operation_has_wrong_elements_and_each_rank_shows_its_first(said: Rows) -> None:
     rows = measured(said[0]["sabotaged"])
     assert {row["op"] for row in rows} == set(OPS)
-    assert [row["op"] for row in rows if not row["wrong"]] == []
-
-
-def test_one_wrong_element_of_one_rank_is_counted_as_one(said: list[dict[str, Any]]) -> None:
-    [row] = [row for row in said[0]["sabotaged"] if row["op"] == "sendrecv"]
-    assert row["wrong"] == 1
-
-
-def test_a_wrong_element_is_shown_with_rank_offset_bits_and_who_sent_it(said: list[dict[str, Any]], ranks: int) -> None:
-    [row] = [row for row in said[0]["sabotaged"] if row["op"] == "sendrecv"]
+    for row in rows:
+        assert row["wrong"], row["op"]
+        seen = [wrong["rank"] for wrong in row["mismatches"]]
+        assert seen == sorted(set(seen))
+        assert set(seen) <= set(range(RANKS))
+    [row] = [row for row in rows if row["op"] == "sendrecv"]
     [wrong] = row["mismatches"]
-    assert (wrong["rank"], wrong["offset"], wrong["source"]) == (0, (64 << 10) // 4 - 1, ranks - 1)
+    assert (row["wrong"], wrong["rank"], wrong["offset"], wrong["source"]) == (1, 0, (64 << 10) // 4 - 1, RANKS - 1)
     assert (wrong["got"], wrong["got_bits"]) == ("0.0", "0x00000000")
     assert struct.pack(">f", float(wrong["expected"])).hex() == wrong["expected_bits"].removeprefix("0x")
 
 
-def test_every_rank_that_received_something_wrong_shows_its_first(said: list[dict[str, Any]], ranks: int) -> None:
-    for row in measured(said[0]["sabotaged"]):
-        seen = [wrong["rank"] for wrong in row["mismatches"]]
-        assert seen == sorted(set(seen))
-        assert set(seen) <= set(range(ranks))
-    assert [row["mismatches"] for row in measured(said[0]["sweep"]) if row["mismatches"]] == []
-
-
-def test_an_asked_precision_decides_alike_on_all_ranks(said: list[dict[str, Any]]) -> None:
+def test_an_asked_precision_decides_alike_on_all_ranks_and_all_times_and_arrivals_are_kept(said: Rows) -> None:
     rows = [measured(answers["adaptive"]) for answers in said]
     assert len({tuple((row["iters"], row["batches"]) for row in own) for own in rows}) == 1
     for row in rows[0]:
-        assert row["batches"] >= 5
+        samples, batches = row["samples"], row["batches"]
+        assert batches >= 5
         assert row["interval_us"][0] <= row["time_us"]["median"] <= row["interval_us"][1]
         assert row["precision_asked"] == 0.3
-
-
-def test_times_of_every_rank_and_batch_are_kept(said: list[dict[str, Any]], ranks: int) -> None:
-    for row in some(measured(said[0]["adaptive"])):
-        samples = row["samples"]
-        assert (len(samples["by_rank"]), len(samples["by_batch"])) == (ranks, row["batches"])
-        assert [len(each) for each in samples["each"]] == [row["batches"]] * ranks
-        assert sum(samples["by_batch"]) / row["batches"] == pytest.approx(row["time_us"]["mean"], rel=1e-3)
-
-
-def test_arrivals_are_noted_for_every_rank(said: list[dict[str, Any]], ranks: int) -> None:
-    for row in some(measured(said[0]["adaptive"])):
-        assert row["skew"]["rounds"] > 0
-        assert len(row["skew"]["late_us"]) == ranks
+        assert (len(samples["by_rank"]), len(samples["by_batch"])) == (RANKS, batches)
+        assert [len(each) for each in samples["each"]] == [batches] * RANKS
+        assert sum(samples["by_batch"]) / batches == pytest.approx(row["time_us"]["mean"], rel=1e-3)
+        assert (row["skew"]["rounds"] > 0, len(row["skew"]["late_us"])) == (True, RANKS)
         assert row["skew"]["transfer_us"] > 0
+
+
+def one_way(rows: Rows, inside: bool) -> list[tuple[int, int]]:
+    pairs = [row for row in rows if not row["both"] and not row["step"] and row["inside"] is inside]
+    return sorted((row["src"], row["dst"]) for row in pairs)
+
+
+@pytest.mark.slow
+def test_a_pair_that_hangs_is_named_and_its_two_ranks_connect_anew_and_play_on(tmp_path: Path) -> None:
+    silent, deaf = 2, 1
+    said = printed("gloo_pairs.py", 5, "h,h,h,h,h", tmp_path / "store", "silent", silent, deaf)
+    found, rows = said[0]["found"], said[0]["rows"]
+    lost = {(each["src"], each["dst"]) for each in found["lost"]}
+    assert lost == {(f"rank {silent}", f"rank {deaf}"), (f"rank {deaf}", f"rank {silent}")}
+    assert [each["lost"] for each in said] == [rank == deaf for rank in range(5)]
+    played = {(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"]}
+    assert played == {pair for pair in permutations(range(5), 2) if {*pair} != {silent, deaf}}
+    assert found["excluded_ranks"] == []
+    assert all(row["GBps"] > 0 and row["latency_us"] > 0 and len(row["samples_us"]) == 5 for row in rows)
+
+
+@pytest.mark.slow
+def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
+    said = printed("gloo_pairs.py", 6, "a,a,b,b,c,c", tmp_path / "store", "flip", 0, 4)
+    found, rows = said[0]["found"], said[0]["rows"]
+    assert one_way(rows, inside=True) == [(rank, rank ^ 1) for rank in range(6)]
+    assert one_way(rows, inside=False) == [pair for pair in permutations(range(6), 2) if (pair[0] - pair[1]) % 2 == 0]
+    assert {(each["src"], each["dst"], each["first"]["offset"]) for each in found["wrong"]} == {(0, 4, 5)}
+    first = found["wrong"][0]["first"]
+    assert int(first["expected_bits"], 16) ^ int(first["got_bits"], 16) == 1
+    assert found["wrong"][0]["wrong"] == len(range(5, 65536, 1021))
+    assert (found["lost"], found["excluded_ranks"]) == ([], [])
+
+
+@pytest.mark.slow
+def test_five_ranks_of_two_nodes_climb_a_ladder_from_one_to_all(tmp_path: Path) -> None:
+    said: list[Any] = printed("gloo_ladder.py", 5, "a,a,a,b,b", tmp_path / "store")
+    assert said[1:] == [[]] * 4
+    rows = climbed([msgspec.convert(row, LadderRow) for row in said[0]], ())
+    assert [(row.rung, row.groups) for row in rows] == [("rank", 5), ("pair", 2), ("node", 2), ("job", 1)]
+    assert rows[1].slowest in ((0, 1), (3, 4))
+    assert rows[2].slowest in ((0, 1, 2), (3, 4))
+    assert rows[3].slowest == tuple(range(5))
+    assert [row.ranks for row in rows] == [len(row.slowest) for row in rows]
+    assert (rows[0].busbw_GBps, rows[0].speedup, rows[0].efficiency) == (None, 1.0, 1.0)
+    assert all(row.samples_us and 0 < min(row.samples_us) <= row.step_us <= max(row.samples_us) for row in rows)
+    assert all(row.busbw_GBps and row.best_GBps and 0 < row.busbw_GBps <= row.best_GBps for row in rows[1:])

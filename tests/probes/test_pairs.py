@@ -1,51 +1,143 @@
-"""Pairs on real ranks: two that never get through, which ends no other rank's part; wrong bytes; own collectives."""
+"""One end of a pair: over NCCL its first transfer connects, on the host and without a limit, and must end in time."""
 
-from itertools import permutations
-from pathlib import Path
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ncclprobe.localise.pairs.rounds import place_ranks
-from ncclprobe.localise.pairs.samples import End
-from probes.gloo_ranks import printed
+torch = pytest.importorskip("torch")
+from ncclprobe.probes import pairs
+from tests.each_row import each_row
 
-RANKS, SILENT, DEAF = 5, 2, 1
-
-
-def played(store: Path, hosts: str, planted: str, one: int, other: int) -> list[dict[str, Any]]:
-    """What every rank printed, by rank."""
-    return printed("gloo_pairs.py", len(hosts.split(",")), hosts, store, planted, one, other)
+LIMIT_S = 60.0
 
 
-@pytest.mark.slow
-def test_a_pair_that_hangs_is_named_and_its_two_ranks_connect_anew_and_play_on(tmp_path: Path) -> None:
-    said = played(tmp_path / "store", ",".join("h" * RANKS), "silent", SILENT, DEAF)
-    found, rows = said[0]["found"], said[0]["rows"]
-    lost = {(each["src"], each["dst"]) for each in found["lost"]}
-    assert lost == {(f"rank {SILENT}", f"rank {DEAF}"), (f"rank {DEAF}", f"rank {SILENT}")}
-    assert [each["lost"] for each in said] == [rank == DEAF for rank in range(RANKS)]
-    one_way = {(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"]}
-    assert one_way == {pair for pair in permutations(range(RANKS), 2) if {*pair} != {SILENT, DEAF}}
-    assert found["excluded_ranks"] == []
-    assert all(row["GBps"] > 0 and row["latency_us"] > 0 and len(row["samples_us"]) == 5 for row in rows)
+class Done:
+    """A CUDA event, and what torch returns for a call, both over at once."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, *_: object) -> bool:
+        return True
 
 
-@pytest.mark.slow
-def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
-    said = played(tmp_path / "store", "a,a,b,b,c,c", "flip", 0, 4)
-    found, rows = said[0]["found"], said[0]["rows"]
-    first = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and row["inside"]]
-    assert sorted(first) == [(rank, rank ^ 1) for rank in range(6)]
-    across = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and not row["inside"]]
-    assert sorted(across) == sorted(pair for pair in permutations(range(6), 2) if (pair[0] - pair[1]) % 2 == 0)
-    assert {(each["src"], each["dst"], each["first"]["offset"]) for each in found["wrong"]} == {(0, 4, 5)}
-    first_bits = found["wrong"][0]["first"]
-    assert int(first_bits["expected_bits"], 16) ^ int(first_bits["got_bits"], 16) == 1
-    assert found["wrong"][0]["wrong"] == len(range(5, 65536, 1021))
-    assert (found["lost"], found["excluded_ranks"]) == ([], [])
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> pairs.PairEndpoint:
+    """An endpoint of rank 0 that takes its device for a GPU; `torch.cuda` and the transfers are replaced."""
+    made = pairs.PairEndpoint(0, torch.device("cpu"), (8, 16))
+    made._device = torch.device("cuda", 0)
+    made.transfers = 4
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(pairs.dist, "P2POp", lambda *call: call)
+    monkeypatch.setattr(torch.cuda, "Event", Done)
+    monkeypatch.setattr(made, "_verify", lambda *_: pairs.PairTiming())
+    monkeypatch.setattr(pairs, "_APART_S", 0.0)
+    return made
 
 
-def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:
-    assert place_ranks(["h", "h"]).ends == (End("rank 0"), End("rank 1"))
-    assert place_ranks(["a", "a", "b", "b"]).ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
+@pytest.fixture
+def batch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[list[Any]]]:
+    """Have every batch of calls do something; returns the batches with the thread of each."""
+
+    def does(what: Callable[[], object]) -> list[list[Any]]:
+        made: list[list[Any]] = []
+
+        def call(calls: list[Any]) -> list[Done]:
+            made.append([threading.current_thread(), *calls])
+            what()
+            return [Done()]
+
+        monkeypatch.setattr(pairs.dist, "batch_isend_irecv", call)
+        return made
+
+    return does
+
+
+def test_a_peer_that_never_connects_costs_the_deadline_and_no_more(
+    endpoint: pairs.PairEndpoint, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    batch(lambda: over.wait(LIMIT_S))
+    monkeypatch.setattr(pairs, "_GRACE_S", 0.0)
+    try:
+        found = endpoint.measure("latency", 0, 1, 0.05)
+        assert (found.why, found.fit, endpoint.lost) == ("timed out while the two ranks connected", False, True)
+    finally:
+        over.set()
+        for thread in threading.enumerate():
+            if thread.name == "connect":
+                thread.join(LIMIT_S)
+
+
+def test_once_they_are_connected_nothing_stands_between_the_clock_and_the_call(
+    endpoint: pairs.PairEndpoint, batch: Any
+) -> None:
+    made = batch(lambda: None)
+    assert endpoint.measure("latency", 0, 1, LIMIT_S).why == ""
+    here = threading.current_thread()
+    assert [caller is here for caller, *_ in made] == [False] * 4 + [True] * (len(made) - 4)  # two pings and back
+    assert len(made) == 2 * (2 + 20)
+
+
+@each_row(
+    ("kind", "first", "ways", "timed"),
+    [
+        ("forth", 0, [["isend"]] * 4 + [["irecv"]], 5),
+        ("forth", 1, [["irecv"]] * 4 + [["isend"]], 0),
+        ("back", 0, [["irecv"]] * 4 + [["isend"]], 0),
+        ("back", 1, [["isend"]] * 4 + [["irecv"]], 5),
+        ("both", 0, [["isend"], ["irecv"]] + [["isend", "irecv"]] * 4, 5),
+        ("both", 1, [["irecv"], ["isend"]] + [["isend", "irecv"]] * 4, 5),
+        ("latency", 0, [["isend"], ["irecv"]], 1),
+        ("latency", 1, [["irecv"], ["isend"]], 0),
+    ],
+)
+def test_a_sample_is_of_several_transfers_and_one_wait_and_only_who_sends_keeps_times(
+    endpoint: pairs.PairEndpoint, batch: Any, kind: Any, first: int, ways: list[list[str]], timed: int
+) -> None:
+    """Rank 0 is the `first` of the two, or the second."""
+    made = batch(lambda: None)
+    assert len(endpoint.measure(kind, first, 1 - first, LIMIT_S).seconds) == timed
+    calls = [[call[0].__name__ for call in own] for _, *own in made]
+    assert calls[: len(ways)] == calls[-len(ways) :] == ways
+    assert len(calls) == (2 + (20 if kind == "latency" else pairs.SAMPLES)) * len(ways)
+    assert {call[2] for _, *own in made for call in own} == {1}, "the peer"
+
+
+@each_row(
+    ("device", "words", "fit"),
+    [
+        ("cuda", "NCCL error: remote process exited", False),
+        ("cuda", "Connection closed by peer [10.0.0.2]", False),
+        ("cpu", "Connection closed by peer [10.0.0.2]", True),
+        ("cpu", "Broken pipe", True),
+        ("cpu", "Timed out waiting 1500ms for recv", False),
+    ],
+)
+def test_what_torch_raises_is_the_reason_and_over_gloo_a_peer_that_is_gone_leaves_the_other_connections(
+    endpoint: pairs.PairEndpoint, batch: Any, device: str, words: str, fit: bool
+) -> None:
+    def refused() -> None:
+        raise RuntimeError(f"{words}\nmore")
+
+    batch(refused)
+    endpoint._device, endpoint._fit, endpoint.lost = torch.device(device), True, False
+    found = endpoint.measure("forth", 0, 1, LIMIT_S)
+    assert (found.why, found.fit, endpoint.lost, found.seconds) == (words, fit, not fit, ())
+    assert pairs.from_json(pairs.as_json(found)) == found
+
+
+def test_over_nccl_a_lost_pair_cannot_connect_anew(endpoint: pairs.PairEndpoint) -> None:
+    found = endpoint.renew([0, 1], LIMIT_S)
+    assert (found.why, found.fit) == ("a CUDA stream behind a lost transfer stays stuck", True)
+
+
+def test_what_a_pair_sends_depends_on_both_ranks_and_is_never_zero() -> None:
+    rows = [pairs.pattern(src, dst, torch.device("cpu")).total for src in range(3) for dst in range(3)]
+    assert len({tuple(row.tolist()) for row in rows}) == 9
+    assert all(int(row.min()) > 0 for row in rows)
+    assert rows[1][:4].tolist() == [(1 + (4230 + n) ** 2 % 65521 % 255) for n in range(4)]

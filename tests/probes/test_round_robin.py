@@ -1,18 +1,6 @@
 """Rank 0's side of a tournament whose ranks are simulated: what is lost, slow inside or corrupted, and who plays on.
 
-planted                                  expected
-───────────────────────────────────────  ─────────────────────────────────────────────────────────────────────
-nothing                                  every pair once, inside and between; nobody named, nobody set aside
-a rank gone before its next pair         it alone is set aside, and its partners play all their other pairs
-a rank gone in a pair, partner unharmed  the pair is lost; the rank alone is set aside
-the same, partner's connections lost     the same, after all others connected anew
-a path that swallows everything          the pair is named, and both ends measure all their other pairs
-the same over NCCL                       both are set aside, neither is gone
-a rank that hangs with all others        it is set aside after the second, and no other is
-lost pairs without end                   the ranks connect anew a bounded number of times
-a slow pair inside a node                named, with its node, by ranks
-a byte flipped on the way                source, target, offset and bits
-the run ends in the middle               what was measured so far, and that it is not complete
+The whole results of more tournaments are kept in tests/data/command_values/ranks.txt.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +12,7 @@ import pytest
 from fake_pairs import Kept, measured
 
 from ncclprobe.localise.pairs.rounds import place_ranks
+from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Localisation, Nic, PairRow
@@ -111,6 +100,21 @@ def between(without: Collection[int] = ()) -> list[tuple[int, int]]:
     return sorted((src, dst) for src, dst in permutations(ranks, 2) if src % 2 == dst % 2)
 
 
+def swallowing(*dead: set[int]) -> Answer:
+    """Paths on which nothing arrives: the first rank runs out of time, and the other hears nothing of it."""
+
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
+        if {first, second} in dead:
+            return {first: PairTiming(why="timed out", fit=False), second: PairTiming()}
+        return healthy(kind, first, second)
+
+    return answer
+
+
+def at_rate(rate: float, *pairs: tuple[int, int]) -> Answer:
+    return lambda kind, one, other: healthy(kind, one, other, rate if (one, other) in pairs else 1e9)
+
+
 def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
     fleet = Fleet()
     found, rows, dropped = played(fleet)
@@ -120,27 +124,44 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
         f"{host}{rail} (mlx5_{number})" for host in "abcd" for number, rail in enumerate(("", " rail 1"))
     }
     assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
-    assert (found.kind, found.intra_node, found.excluded_ranks, found.lost, found.wrong, dropped) == (
-        "none",
-        (),
-        (),
-        (),
-        (),
-        [],
-    )
+    named = (found.intra_node, found.excluded_ranks, found.lost, found.wrong, tuple(dropped))
+    assert (found.kind, named, found.complete) == ("none", ((),) * 5, True)
     assert set(found.level_GBps) == {"one way", "both ways at once", "inside a node, one way"}
     assert fleet.rank_result[-1] == {"over": True}
-    assert found.complete
 
 
-@each_row("since", [0, 9])
-def test_a_rank_that_is_gone_costs_nobody_else_a_pair(since: int) -> None:
-    found, rows, dropped = played(Fleet(gone={3: since}))
-    assert dropped == [3]
-    assert [(each.rank, each.gone) for each in found.excluded_ranks] == [(3, True)]
-    played_pairs = one_way(rows, inside=False)
-    assert [pair for pair in played_pairs if 3 not in pair] == between(without=[3])
-    assert (played_pairs == between(without=[3])) is (since == 0)
+ALL = swallowing(*({rank, other} for rank in range(8) for other in range(rank)))
+
+
+@each_row(
+    ("fleet", "aside", "missed", "renewals"),
+    [
+        # A rank that is gone costs nobody else a pair: before its first one, or later.
+        (Fleet(gone={3: 0}), [(3, True, "it did not answer after round 1: latency")], set(), 0),
+        (Fleet(gone={3: 9}), [(3, True, "it did not answer after round 3: latency")], set(), 0),
+        # A path that swallows everything costs its ends no other pair, unless they cannot connect anew, as over NCCL.
+        (Fleet(swallowing({1, 5})), [], {(1, 5), (5, 1)}, 2),
+        (
+            Fleet(swallowing({1, 5}), stuck=frozenset((1, 5))),
+            [(1, False, "timed out"), (5, False, "timed out")],
+            set(),
+            1,
+        ),
+        # One that hangs with every other is set aside after the second, and no other is.
+        (Fleet(swallowing({1, 3}, {1, 5}, {1, 7})), [(1, False, "timed out")], set(), 2),
+        # The ranks connect anew a bounded number of times.
+        (Fleet(ALL), [(rank, False, "timed out") for rank in range(8)], set(), 1),
+    ],
+)
+def test_who_is_gone_or_stuck_is_set_aside_and_the_others_play_all_their_pairs(
+    fleet: Fleet, aside: list[tuple[int, bool, str]], missed: set[tuple[int, int]], renewals: int
+) -> None:
+    found, rows, dropped = played(fleet)
+    assert [(each.rank, each.gone, each.why) for each in found.excluded_ranks] == aside
+    assert dropped == [rank for rank, gone, _ in aside if gone]
+    assert {*between(without=[rank for rank, *_ in aside])} - {*one_way(rows, inside=False)} == missed
+    assert sum("renew" in said for said in fleet.rank_result) == renewals
+    assert fleet.rank_result[-1] == {"over": not (aside or missed)}, "can the first group be closed?"
 
 
 @each_row("fit", [True, False])
@@ -156,90 +177,35 @@ def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit
 
     def step(said: Any) -> dict[int, PairTiming]:
         rows = honest(said)
-        if [0, 2] in said["pairs"]:
-            at.append(1)
+        at.extend([1] * ([0, 2] in said["pairs"]))
         return {rank: row for rank, row in rows.items() if not (at and rank == 2)}
 
     fleet.step = step  # type: ignore[method-assign]
     found, rows, dropped = played(fleet)
     assert dropped == [2]
-    assert {(lost.src, lost.dst) for lost in found.lost} == {
-        ("a (mlx5_0)", "b (mlx5_0)"), ("b (mlx5_0)", "a (mlx5_0)")
-    }  # fmt: skip
+    ends = ("a (mlx5_0)", "b (mlx5_0)")
+    assert {(lost.src, lost.dst) for lost in found.lost} == {ends, ends[::-1]}
     assert [(each.rank, each.end, each.gone) for each in found.excluded_ranks] == [(2, "b (mlx5_0)", True)]
     assert set(between(without=[2])) <= set(one_way(rows, inside=False))
     renewed = [said["renew"] for said in fleet.rank_result if "renew" in said]
     assert renewed == ([] if fit else [[rank for rank in range(len(HOSTS)) if rank != 2]])
 
 
-def swallowing(*dead: set[int]) -> Answer:
-    """Paths on which nothing arrives: the first rank runs out of time, and the other hears nothing of it."""
-
-    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
-        if {first, second} in dead:
-            return {first: PairTiming(why="timed out", fit=False), second: PairTiming()}
-        return healthy(kind, first, second)
-
-    return answer
-
-
-def test_a_path_that_swallows_everything_costs_its_ends_no_other_pair() -> None:
-    fleet = Fleet(swallowing({1, 5}))
-    found, rows, dropped = played(fleet)
-    assert (dropped, found.excluded_ranks) == ([], ())
-    assert {*between()} - {*one_way(rows, inside=False)} == {(1, 5), (5, 1)}
-    assert [(each.where, each.ratio) for each in found.culprits] == [("a with c rail 1", 0.0)]
-    assert fleet.rank_result[-1] == {"over": False}  # the first group cannot be closed in good order
-
-
-def test_ranks_that_cannot_connect_anew_are_both_set_aside() -> None:
-    found, rows, dropped = played(Fleet(swallowing({1, 5}), stuck=frozenset((1, 5))))
-    assert dropped == []
-    assert [(each.rank, each.gone, each.why) for each in found.excluded_ranks] == [
-        (1, False, "timed out"), (5, False, "timed out")
-    ]  # fmt: skip
-    assert set(between(without=[1, 5])) <= set(one_way(rows, inside=False))
-
-
-def test_a_rank_that_hangs_with_every_other_is_set_aside_after_the_second_and_no_other_is() -> None:
-    fleet = Fleet(swallowing({1, 3}, {1, 5}, {1, 7}))
-    found, rows, _ = played(fleet)
-    assert [(each.rank, each.gone) for each in found.excluded_ranks] == [(1, False)]
-    assert set(between(without=[1])) <= set(one_way(rows, inside=False))
-    assert len({(lost.src, lost.dst) for lost in found.lost}) == 4
-
-
-def test_the_ranks_connect_anew_a_bounded_number_of_times() -> None:
-    fleet = Fleet(swallowing(*({rank, other} for rank in range(8) for other in range(rank))))
-    found, rows, _ = played(fleet)
-    assert rows == []
-    assert len(found.excluded_ranks) == len(HOSTS)
-    assert sum("renew" in said for said in fleet.rank_result) <= 8
-
-
-def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:
-    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
-        return healthy(kind, first, second, 2e8 if (first, second) == (4, 5) else 1e9)
-
-    found, rows, _ = played(Fleet(answer))
+def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not_and_once_slow_is_nobodys_fault() -> None:
+    found, rows, _ = played(Fleet(at_rate(2e8, (4, 5))))
     (slow,) = found.intra_node
     assert (slow.where, slow.kind, slow.node, slow.ranks) == ("rank 4 with rank 5 inside c", "pair", "c", (4, 5))
-    assert slow.ratio == pytest.approx(0.2)
-    assert slow.tests == 3
+    assert (slow.ratio, slow.tests) == (pytest.approx(0.2), 3)
     assert (found.kind, found.culprits, found.suspects) == ("none", (), ())
     assert sum(row.inside and (row.src, row.dst) == (4, 5) and not row.both for row in rows) == 3
-
-
-def test_what_is_slow_inside_only_once_is_nobodys_fault() -> None:
     seen: list[str] = []
 
-    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
+    def once(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         slow = (first, second) == (4, 5) and kind not in seen
         seen.append(kind if slow else "")
         return healthy(kind, first, second, 2e8 if slow else 1e9)
 
-    found, _, _ = played(Fleet(answer))
-    assert found.intra_node == ()
+    assert played(Fleet(once))[0].intra_node == ()
 
 
 def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -> None:
@@ -261,9 +227,7 @@ def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all()
     with pytest.raises(RuntimeError, match="the run ends"):
         Fleet(stop_after=10).round_robin(kept, []).run()
     found = localised(kept, complete=False)
-    assert not found.complete
-    assert found.tests > 0
-    assert found.culprits == ()
+    assert (found.complete, found.tests > 0, found.culprits) == (False, True, ())
 
 
 @each_row(("transfers", "GBps"), [(1, 2.0), (4, 1.0 / 0.875)])
@@ -275,4 +239,10 @@ def test_of_a_reply_a_transfer_loses_its_share(transfers: int, GBps: float) -> N
         return {first: PairTiming((NBYTES / 2e9,)), second: PairTiming()} if kind == "latency" else rows
 
     _, rows, _ = played(Fleet(answer, transfers=transfers))
-    assert [row.GBps for row in rows if not row.both] == pytest.approx([GBps] * sum(not row.both for row in rows))
+    rates = [row.GBps for row in rows if not row.both]
+    assert rates == pytest.approx([GBps] * len(rates))
+
+
+def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:
+    assert place_ranks(["h", "h"]).ends == (End("rank 0"), End("rank 1"))
+    assert place_ranks(["a", "a", "b", "b"]).ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))

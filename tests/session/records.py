@@ -56,3 +56,22 @@ def of_run(report: Report) -> dict[str, str]:
 def why(report: Report, name: str) -> str:
     (verdict,) = [v for v in report.checks if v.id == name]
     return verdict.why
+
+
+class DictStore(dict[str, str]):
+    """A store without a server. Like torch's, it answers in bytes."""
+
+    def set(self, key: str, value: str, /) -> None:
+        self[key] = value
+
+    def get(self, key: str, /) -> bytes:  # type: ignore[override]
+        return self[key].encode()
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def check(self, keys: list[str], /) -> bool:
+        return all(key in self for key in keys)
+
+    def delete_key(self, key: str, /) -> bool:
+        return self.pop(key, None) is not None

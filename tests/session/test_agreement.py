@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,84 +29,81 @@ INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0",
 INFOS = (INFO, replace(INFO, gpu="GPU-1"), replace(INFO, host="n1"))
 
 
-def test_ranks_that_are_alike_measure() -> None:
-    assert agree_on(INFOS, nnodes=2) == RunConfig("nccl", 2)
-    assert agree_on([replace(INFO, backend="gloo", gpu=None)] * 2, nnodes=1) == RunConfig("gloo", 1)
-
-
-def test_containers_with_one_host_name_count_as_the_nodes_that_the_launcher_knows() -> None:
-    assert agree_on(INFOS[:2], nnodes=2).nodes == 2
-
-
-def test_what_rank_zero_must_say_of_its_backend_is_said() -> None:
-    assert agree_on([replace(INFO, backend="gloo", gpu=None, note="no GPU")], nnodes=1).note == "no GPU"
-
-
-def test_ranks_share_a_gpu_where_nccl_takes_them_for_two_nodes_and_that_is_said() -> None:
-    apart = [replace(INFO, host_id="a"), replace(INFO, host_id="b")]
-    config = agree_on(apart, nnodes=2)
-    assert config.error == ""
-    assert config.note.startswith("ranks 0 and 1 on n0 share a GPU")
-    assert agree_on([replace(INFO, host_id="a")] * 2, nnodes=2).error.startswith(
-        "ranks 0 and 1 on n0 have the same GPU"
-    )
-    assert agree_on([replace(each, host_id="a") for each in INFOS[:2]], nnodes=1) == RunConfig("nccl", 1)
+GLOO = replace(INFO, backend="gloo", gpu=None)
+MIG = [replace(INFO, instance=f"MIG-{n}") for n in range(2)]
+NEWER = [replace(info, versions={"torch": "2.12.0", "nccl": "2.30.7"}) for info in MIG]
 
 
 @each_row(
-    ("change", "words"),
+    ("infos", "nnodes", "config"),
     [
-        ({"backend": "gloo"}, "rank 0 on n0 would measure nccl and rank 1 on n0 gloo"),
-        ({"plan": 8}, "rank 1 on n0 was started with different options from rank 0"),
-        ({"gpu": "GPU-0"}, "ranks 0 and 1 on n0 have the same GPU"),
-        ({"backend": None, "error": "torch can use none"}, "torch can use none"),
+        (INFOS, 2, RunConfig("nccl", 2)),
+        (INFOS[:2], 2, RunConfig("nccl", 2)),  # containers with one host name: the launcher knows their nodes
+        ([GLOO] * 2, 1, RunConfig("gloo", 1)),
+        ([replace(GLOO, note="no GPU")], 1, RunConfig("gloo", 1, note="no GPU")),
+        ([replace(each, host_id="a") for each in INFOS[:2]], 1, RunConfig("nccl", 1)),
+        (NEWER, 1, RunConfig("nccl", 1)),  # instances of one GPU are several GPUs to NCCL since 2.30
+        # Ranks that see fewer GPUs than there are ranks on their host may see others.
+        ([replace(each, usable=2) for each in INFOS], 2, RunConfig("nccl", 2)),
+        ([replace(each, usable=1) for each in INFOS], 2, RunConfig("nccl", 2, apart=True)),
+        ([INFO, replace(INFOS[1], usable=1)], 1, RunConfig("nccl", 1, apart=True)),
+        ([replace(GLOO, usable=0)] * 2, 1, RunConfig("gloo", 1)),
     ],
 )
-def test_ranks_that_cannot_measure_together_are_told_why(change: dict[str, Any], words: str) -> None:
-    infos = [INFO, replace(INFOS[1], **change)]
+def test_ranks_that_are_alike_measure(infos: Sequence[RankInfo], nnodes: int, config: RunConfig) -> None:
+    assert agree_on(infos, nnodes) == config
+    for each in (*infos, config):
+        assert type(each)(**json.loads(json.dumps(asdict(each)))) == each, "cards and terms travel as JSON"
+
+
+@each_row(
+    ("infos", "words"),
+    [
+        ([INFO, replace(INFOS[1], backend="gloo")], "rank 0 on n0 would measure nccl and rank 1 on n0 gloo"),
+        ([INFO, replace(INFOS[1], plan=8)], "rank 1 on n0 was started with different options from rank 0"),
+        ([INFO, INFO], "ranks 0 and 1 on n0 have the same GPU; start"),
+        ([replace(INFO, host_id="a")] * 2, "ranks 0 and 1 on n0 have the same GPU"),
+        (MIG, "ranks 0 and 1 on n0 have the same GPU as MIG instances, and NCCL before 2.30 takes one"),
+        ([NEWER[0]] * 2, "ranks 0 and 1 on n0 have the same GPU"),
+        ([INFO, replace(INFOS[1], backend=None, error="torch can use none")], "torch can use none"),
+    ],
+)
+def test_ranks_that_cannot_measure_together_are_told_why(infos: Sequence[RankInfo], words: str) -> None:
     assert agree_on(infos, nnodes=1).error.startswith(words)
 
 
-def test_instances_of_one_gpu_are_several_gpus_to_nccl_since_2_30() -> None:
-    infos = [replace(INFO, instance=f"MIG-{n}") for n in range(2)]
-    assert " as MIG instances, and NCCL before 2.30 takes one" in agree_on(infos, nnodes=1).error
-    newer = [replace(info, versions={"torch": "2.12.0", "nccl": "2.30.7"}) for info in infos]
-    assert agree_on(newer, nnodes=1) == RunConfig("nccl", 1)
-    assert agree_on([newer[0], newer[0]], nnodes=1).error.startswith("ranks 0 and 1 on n0 have the same GPU")
-
-
-def test_cards_and_terms_travel_as_json() -> None:
-    assert RankInfo(**json.loads(json.dumps(asdict(INFO)))) == INFO
-    config = agree_on(INFOS, nnodes=2)
-    assert RunConfig(**json.loads(json.dumps(asdict(config)))) == config
-
-
-@each_row(
-    ("usable", "backend", "apart"),
-    [((2, 2), "nccl", False), ((1, 1), "nccl", True), ((2, 1), "nccl", True), ((0, 0), "gloo", False)],
-)
-def test_ranks_that_see_fewer_gpus_than_there_are_ranks_on_their_host_may_see_others(
-    usable: tuple[int, ...], backend: Any, apart: bool
-) -> None:
-    infos = [RankInfo("n0", 1, {}, backend, gpu=str(rank), usable=count) for rank, count in enumerate(usable)]
-    assert agree_on([*infos, RankInfo("n1", 1, {}, backend, gpu="9", usable=1)], 2).apart is apart
+def test_ranks_share_a_gpu_where_nccl_takes_them_for_two_nodes_and_that_is_said() -> None:
+    config = agree_on([replace(INFO, host_id="a"), replace(INFO, host_id="b")], nnodes=2)
+    assert (config.error, config.note.partition(",")[0]) == ("", "ranks 0 and 1 on n0 share a GPU")
 
 
 def told(**settings: str) -> RankInfo:
     return replace(INFO, settings=settings)
 
 
-def test_settings_that_differ_are_told_with_the_ranks_and_a_default_is_a_value() -> None:
-    infos = [told(), told(NCCL_PROTO="LL"), told(NCCL_BUFFSIZE="4194304"), told(NCCL_BUFFSIZE="8388608")]
-    found = {each.name: dict(each.values) for each in interference.differing(infos)}
-    assert found["NCCL_PROTO"] == {"not set": (0, 2, 3), "LL": (1,)}
-    assert set(found) == {"NCCL_PROTO", "NCCL_BUFFSIZE"}
-    assert interference.differing([told(NCCL_PROTO="LL")] * 2) == ()
-    without = replace(INFO, versions={"torch": "2.13.0+cpu", "nccl": None}, settings={"GLOO_DEVICE_TRANSPORT": "TCP"})
-    assert [each.name for each in interference.differing([without, replace(without, settings={})])] == [
-        "GLOO_DEVICE_TRANSPORT"
-    ]
-    assert interference.differing([told(NCCL_IB_TIMEOUT="20"), told()]) == ()  # what NCCL 2.28 takes unasked
+NO_NCCL = replace(INFO, versions={"torch": "2.13.0+cpu", "nccl": None})
+
+
+@each_row(
+    ("infos", "differing"),
+    [
+        ([told(), told(NCCL_PROTO="LL"), told()], {"NCCL_PROTO": {"not set": (0, 2), "LL": (1,)}}),
+        (
+            [told(NCCL_BUFFSIZE="4194304"), told(NCCL_BUFFSIZE="8388608"), told()],  # a default is a value
+            {"NCCL_BUFFSIZE": {"4194304": (0, 2), "8388608": (1,)}},
+        ),
+        ([told(NCCL_PROTO="LL")] * 2, {}),
+        ([told(NCCL_IB_TIMEOUT="20"), told()], {}),  # what NCCL 2.28 takes unasked
+        (
+            [replace(NO_NCCL, settings={"GLOO_DEVICE_TRANSPORT": "TCP"}), NO_NCCL],
+            {"GLOO_DEVICE_TRANSPORT": {"TCP": (0,), "not set": (1,)}},
+        ),
+    ],
+)
+def test_settings_that_differ_are_told_with_the_ranks(
+    infos: list[RankInfo], differing: dict[str, dict[str, tuple[int, ...]]]
+) -> None:
+    assert {each.name: dict(each.values) for each in interference.differing(infos)} == differing
 
 
 def test_debugging_by_torch_on_some_ranks_alone_is_told_and_its_quieter_words_are_not() -> None:

@@ -1,227 +1,267 @@
 """Who is lost: decided from made-up heartbeats, without clocks, stores or processes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.model.values import replace
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, FailureDetector, Heartbeat
 from tests.each_row import each_row
 
-PATIENCE = 30
+PATIENCE, S = 30, SILENT_PERIODS
+SIGTERM = "signal SIGTERM ended it"
 
 
 class Ranks:
-    """`count` ranks whose heartbeats a test turns into whatever it needs."""
+    """Three ranks whose heartbeats a test turns into whatever it needs. On a host of `running` processes are seen."""
 
-    def __init__(self, count: int) -> None:
-        self.detector = FailureDetector(count, PATIENCE)
-        self.heartbeats = {rank: Heartbeat(rank, f"host{rank}", 100 + rank, 0, 1, "timing") for rank in range(count)}
+    def __init__(self, running: Iterable[str] = ()) -> None:
+        self.detector = FailureDetector(3, PATIENCE, lambda heartbeat: heartbeat.host in running)
+        self.heartbeats = {rank: Heartbeat(rank, f"h{rank}", 100 + rank, 0, 1, "timing") for rank in range(3)}
         self.detector.receive(self.heartbeats)
 
-    def go_on(self, periods: int, *, silent: Iterable[int] = (), standing: Iterable[int] = ()) -> None:
-        """Let time pass; `silent` ranks write nothing, `standing` ones live on in the same phase."""
+    def leaves(self, rank: int, why: str, *blames: int) -> None:
+        old = self.heartbeats[rank]
+        self.heartbeats[rank] = replace(old, count=old.count + 1, left=why, blames=blames)
+
+
+Step = Callable[[Ranks], object]
+
+
+def on(periods: int, silent: Iterable[int] = (), standing: Iterable[int] = ()) -> Step:
+    """Time passes; `silent` ranks write nothing, `standing` ones live on in the same phase."""
+
+    def step(ranks: Ranks) -> None:
         for _ in range(periods):
-            for rank, heartbeat in self.heartbeats.items():
+            for rank, old in ranks.heartbeats.items():
                 if rank not in silent:
-                    step = heartbeat.step if rank in standing else heartbeat.step + 1
-                    self.heartbeats[rank] = Heartbeat(
-                        rank, heartbeat.host, heartbeat.pid, heartbeat.count + 1, step, "timing", heartbeat.left
-                    )
-            self.detector.receive(self.heartbeats)
+                    ranks.heartbeats[rank] = replace(old, count=old.count + 1, step=old.step + (rank not in standing))
+            ranks.detector.receive(ranks.heartbeats)
 
-    def leaves(self, rank: int, why: str, blames: tuple[int, ...] = ()) -> None:
-        heartbeat = self.heartbeats[rank]
-        self.heartbeats[rank] = Heartbeat(
-            rank, heartbeat.host, heartbeat.pid, heartbeat.count + 1, heartbeat.step, heartbeat.phase, why, blames
-        )
+    return step
 
 
-def lost(attendance: Attendance | None) -> list[int]:
-    return [rank.rank for rank in attendance.lost] if attendance else []
+def leaves(rank: int, why: str, *blames: int) -> Step:
+    return lambda ranks: ranks.leaves(rank, why, *blames)
 
 
-def test_ranks_that_go_on_are_not_lost() -> None:
-    ranks = Ranks(3)
-    ranks.go_on(100)
-    assert ranks.detector.attendance() is None
-    assert ranks.detector.arrivals(out_of_time=True) is None
+def signalled(*others: int) -> Step:
+    """Rank 0 was signalled, and then `others`."""
+
+    def step(ranks: Ranks) -> None:
+        ranks.leaves(0, SIGTERM)
+        ranks.detector.receive(ranks.heartbeats)
+        ranks.detector.note_signal()
+        for rank in others:
+            ranks.leaves(rank, SIGTERM)
+
+    return step
 
 
-def test_a_rank_whose_heart_stops_is_named_with_host_and_phase() -> None:
-    ranks = Ranks(3)
-    ranks.go_on(SILENT_PERIODS - 1, silent=[2])
-    assert ranks.detector.attendance() is None
-    ranks.go_on(1, silent=[2])
-    attendance = ranks.detector.attendance()
-    assert attendance is not None
-    (found,) = attendance.lost
-    assert (found.rank, found.host, found.phase) == (2, "host2", "timing")
+def paused(ranks: Ranks) -> None:
+    ranks.detector.paused(10.0)
+
+
+def exclude(*gone: int) -> Step:
+    return lambda ranks: ranks.detector.exclude(gone)
+
+
+def told(found: Attendance | None) -> str:
+    """Whoever is lost, with the reason; or the phase in which all stand still."""
+    if found is None:
+        return ""
+    assert all((each.host, each.phase) == (f"h{each.rank}", "timing") for each in found.lost)
+    return f"stalled in {found.stalled}" if found.stalled else "; ".join(f"{e.rank} {e.why}" for e in found.lost)
+
+
+SILENT = "its heartbeat stopped 5 s ago"
+AWAY = "this rank itself was stopped for 10 s, and the others went on without it"
+BEHIND = "it was stopped while the others went on"
+BARRIER = "it did not reach a barrier of all ranks"
+
+
+@each_row(
+    ("steps", "lost"),
+    [
+        ([on(100)], ""),
+        ([on(S - 1, silent=[2])], ""),
+        ([on(S, silent=[2])], f"2 {SILENT}"),
+        ([on(S, silent=[1, 2])], f"1 {SILENT}; 2 {SILENT}"),
+        ([on(S - 1, silent=[1]), on(1)] * 10, ""),  # one missed period is forgiven
+        # Silence explains the failures of the others, which only report a connection reset.
+        ([leaves(1, "it failed (reset)"), on(S, silent=[2])], f"2 {SILENT}"),
+        ([leaves(1, "it failed (no memory)"), on(S + 1)], ""),
+        ([leaves(1, "it failed (no memory)"), on(S + 2)], "1 it failed (no memory)"),
+        ([leaves(1, DONE), on(3 * S, silent=[1])], ""),
+        ([leaves(1, SIGTERM), on(3 * S)], f"1 {SIGTERM}"),
+        # Whom a rank waited for in vain is lost, and not the rank that says so; ranks that blame each other are.
+        ([leaves(0, "it failed (barrier)", 2), on(S + 2)], f"2 {BARRIER}"),
+        ([leaves(0, "it failed", 1), leaves(1, "it failed", 0), on(S + 2)], "0 it failed; 1 it failed"),
+        ([leaves(0, "it failed", 9), on(S + 2)], "0 it failed"),
+        # The rank behind the others is the one that stood still; where nobody is behind, nobody is blamed.
+        ([on(1, standing=[1]), on(PATIENCE, standing=[0, 1, 2])], f"1 {BEHIND}"),
+        ([on(1, standing=[1]), on(PATIENCE - 1, standing=[0, 1, 2])], ""),
+        ([on(2, standing=[1]), on(1, standing=[2]), on(PATIENCE, standing=[0, 1, 2])], f"1 {BEHIND}"),
+        ([on(PATIENCE, standing=[0, 1, 2])], "stalled in timing"),
+        ([on(PATIENCE, standing=[1, 2])], ""),
+        # A rank 0 that was stopped itself accuses nobody: what one sent last may have lain in the wire meanwhile.
+        ([paused, on(S, silent=[1, 2])], f"0 {AWAY}"),
+        ([paused, on(1), on(S, silent=[1, 2])], f"0 {AWAY}"),
+        ([paused, on(2), on(S, silent=[1, 2])], f"0 {AWAY}"),
+        ([paused, on(3), on(S, silent=[2])], f"2 {SILENT}"),
+        ([leaves(1, "rank 0 had fallen silent for 5 s"), paused, on(S + 2)], f"0 {AWAY}"),
+        # A run that goes on without a rank.
+        ([on(S, silent=[2]), exclude(2)], ""),
+        ([exclude(2), on(PATIENCE + 2, silent=[2], standing=[0, 1])], "stalled in timing"),
+    ],
+)
+def test_who_is_lost_is_told_with_the_reason(steps: list[Step], lost: str) -> None:
+    ranks = Ranks()
+    for step in steps:
+        step(ranks)
+    assert told(ranks.detector.attendance()) == lost
+
+
+@each_row(
+    ("steps", "how", "lost"),
+    [
+        ([leaves(1, SIGTERM), on(3 * S)], {"signalled": True}, ""),
+        ([signalled(1), on(S, silent=[2])], {"signalled": True}, f"2 {SILENT}"),
+        ([leaves(1, "it failed (x)"), on(3 * S)], {"signalled": True}, "1 it failed (x)"),
+        ([on(2, silent=[2])], {"out_of_time": True}, ""),
+        ([on(3, silent=[2])], {"out_of_time": True}, "2 its heartbeat stopped 3 s ago"),
+        ([leaves(1, "it failed (x)"), on(1)], {"out_of_time": True}, "1 it failed (x)"),
+        ([on(OUT_OF_TIME_PERIODS - 1, standing=[0, 1, 2])], {"out_of_time": True}, ""),
+        ([on(OUT_OF_TIME_PERIODS, standing=[0, 1, 2])], {"out_of_time": True}, "stalled in timing"),
+        ([on(S + 3, silent=[2])], {"tolerant": True}, ""),
+        ([leaves(2, "it failed (reset)"), on(S + 3)], {"tolerant": True}, ""),
+        ([on(S + 1, silent=[0])], {"tolerant": True}, f"0 {SILENT}"),  # rank 0 itself is never spared
+        ([paused, leaves(2, "rank 0 had fallen silent"), on(S + 3)], {"tolerant": True}, f"0 {AWAY}"),
+    ],
+)
+def test_a_signal_the_end_of_the_time_and_a_run_that_can_do_without_a_rank_excuse_some(
+    steps: list[Step], how: dict[str, bool], lost: str
+) -> None:
+    ranks = Ranks()
+    for step in steps:
+        step(ranks)
+    assert told(ranks.detector.attendance(**how)) == lost
 
 
 def test_a_silent_rank_whose_process_runs_is_lost_only_after_a_whole_phase() -> None:
-    ranks = Ranks(3)
-    ranks.detector = FailureDetector(3, PATIENCE, runs=lambda heartbeat: heartbeat.host == "host2")
-    ranks.go_on(SILENT_PERIODS + 1, silent=[2])
+    ranks = Ranks(running=["h2"])
+    on(PATIENCE - 1, silent=[2])(ranks)
     assert ranks.detector.attendance() is None
-    ranks.go_on(PATIENCE, silent=[2])
-    assert lost(ranks.detector.attendance()) == [2]
+    on(1, silent=[2])(ranks)
+    assert told(ranks.detector.attendance()) == f"2 {SILENT}"
 
 
-def test_one_missed_period_is_forgiven() -> None:
-    ranks = Ranks(2)
-    for _ in range(10):
-        ranks.go_on(SILENT_PERIODS - 1, silent=[1])
-        ranks.go_on(1)
-    assert ranks.detector.attendance() is None
+FAILED = "it failed (ncclUnhandledCudaError)"
 
 
-def test_silence_explains_the_failures_of_the_others() -> None:
-    """Rank 2 was killed; the peers only report a connection reset."""
-    ranks = Ranks(3)
-    ranks.leaves(1, "it failed (Connection reset by peer)")
-    ranks.go_on(SILENT_PERIODS, silent=[2])
-    assert lost(ranks.detector.attendance()) == [2]
+@each_row(
+    ("steps", "settled", "alone", "failed"),
+    [
+        # A signal to rank 0 alone is its loss once the others have gone on; one to all names nobody.
+        ([signalled(), on(S - 1)], False, "", ""),
+        ([signalled(), on(S)], True, f"0 {SIGTERM}", ""),
+        ([signalled(2), on(S)], True, f"0 {SIGTERM}; 2 {SIGTERM}", ""),
+        ([signalled(2), exclude(2), on(S)], True, f"0 {SIGTERM}", ""),
+        ([signalled(1, 2), on(1)], True, "", ""),
+        ([signalled(1), exclude(2), on(1)], True, "", ""),
+        # One that died before a signal to all is no sign that it was not to all: the launcher sends it for that.
+        ([signalled(1), on(S, silent=[2])], False, "", ""),
+        # A rank that failed comes before those that the launcher then ended.
+        ([leaves(2, FAILED), signalled(1), on(1)], True, "", f"2 {FAILED}"),
+        ([leaves(2, "it failed (barrier)", 1), on(1)], False, "", f"1 {BARRIER}"),
+        ([leaves(2, "it failed (barrier)", 1), on(1), exclude(2)], False, "", ""),
+    ],
+)
+def test_a_signal_to_some_ranks_is_told_from_one_to_all(
+    steps: list[Step], settled: bool, alone: str, failed: str
+) -> None:
+    ranks = Ranks()
+    for step in steps:
+        step(ranks)
+    found = ranks.detector
+    assert (found.settled(), told(found.signalled_alone()), told(found.failed())) == (settled, alone, failed)
 
 
-def test_a_failure_without_silence_is_named_after_a_while() -> None:
-    ranks = Ranks(2)
-    ranks.leaves(1, "it failed (CUDA out of memory)")
-    ranks.go_on(SILENT_PERIODS)
-    assert ranks.detector.attendance() is None
-    ranks.go_on(2)
-    attendance = ranks.detector.attendance()
-    assert attendance is not None
-    assert attendance.lost[0].why == "it failed (CUDA out of memory)"
-
-
-def test_a_rank_that_is_done_is_not_lost() -> None:
-    ranks = Ranks(2)
-    ranks.leaves(1, DONE)
-    ranks.go_on(3 * SILENT_PERIODS, silent=[1])
-    assert ranks.detector.attendance() is None
-
-
-def test_a_signal_to_all_is_nobodys_loss() -> None:
-    ranks = Ranks(2)
-    ranks.leaves(1, "signal SIGTERM ended it")
-    ranks.go_on(3 * SILENT_PERIODS)
-    assert ranks.detector.attendance(signalled=True) is None
-    assert lost(ranks.detector.attendance(signalled=False)) == [1]
-    assert ranks.detector.gone((1,))
-
-
-def after_a_signal(ranks: Ranks) -> FailureDetector:
-    """Rank 0 was signalled."""
-    ranks.leaves(0, "signal SIGTERM ended it")
+def test_who_does_not_answer_a_signal_that_all_got_is_lost() -> None:
+    ranks = Ranks()
+    before = {rank: ranks.heartbeats[rank] for rank in (1, 2)}
+    ranks.leaves(1, SIGTERM)
     ranks.detector.receive(ranks.heartbeats)
-    ranks.detector.note_signal()
-    return ranks.detector
+    fallen = "2 it had fallen silent when the run was ended"
+    assert told(ranks.detector.unresponsive(before, ())) == fallen
+    for dead in ((), {1}):
+        assert ranks.detector.unresponsive({1: before[1]}, dead) is None
+    on(1)(ranks)
+    assert ranks.detector.unresponsive(before, ()) is None
+    assert told(ranks.detector.unresponsive(before, {2})) == fallen, "its last heartbeat came late"
+    assert [ranks.detector.gone(some) for some in ((1,), (1, 2), ())] == [True, False, True]
 
 
-def test_a_signal_to_rank_zero_alone_is_its_loss_once_the_others_have_gone_on() -> None:
-    ranks = Ranks(3)
-    detector = after_a_signal(ranks)
-    ranks.go_on(SILENT_PERIODS - 1)
-    assert (detector.settled(), detector.signalled_alone()) == (False, None)
-    ranks.go_on(1)
-    assert detector.settled()
-    assert lost(detector.signalled_alone()) == [0]
+@each_row(
+    ("left", "silent", "why"),
+    [
+        ("", [2], f"its heartbeat stopped {S + 3} s ago"),
+        ("it failed (reset)", [2], "it failed (reset)"),
+        ("", [], "it did not answer, though its heartbeat goes on"),
+    ],
+)
+def test_a_rank_that_is_set_aside_is_told_once_with_what_was_last_known_of_it(
+    left: str, silent: list[int], why: str
+) -> None:
+    ranks = Ranks()
+    if left:
+        ranks.leaves(2, left)
+        ranks.detector.receive(ranks.heartbeats)
+    on(S + 3, silent=silent)(ranks)
+    gone = frozenset({2} if left or silent else ())
+    assert ranks.detector.unreachable() == gone
+    assert told(Attendance(3, ranks.detector.exclude([2]))) == f"2 {why}"
+    assert ranks.detector.attendance() is None
+    on(S, silent=[0, *silent])(ranks)
+    assert ranks.detector.unreachable() == gone, "rank 0 itself never is"
 
 
-def test_of_signals_to_some_ranks_all_of_them_are_named_and_a_signal_to_all_names_none() -> None:
-    ranks = Ranks(3)
-    detector = after_a_signal(ranks)
-    ranks.leaves(2, "signal SIGTERM ended it")
-    ranks.go_on(SILENT_PERIODS)
-    assert lost(detector.signalled_alone()) == [0, 2]
-    ranks = Ranks(3)
-    detector = after_a_signal(ranks)
-    ranks.leaves(1, "signal SIGTERM ended it")
-    ranks.leaves(2, "signal SIGTERM ended it")
-    ranks.go_on(1)
-    assert detector.settled()
-    assert detector.signalled_alone() is None
+# Who has not come yet.
 
 
-def test_a_rank_that_failed_comes_before_those_that_the_launcher_then_ended() -> None:
-    """Rank 2 tells NCCL's error and dies; torchrun sends SIGTERM to the others."""
-    ranks = Ranks(3)
-    ranks.leaves(2, "it failed (ncclUnhandledCudaError)")
-    detector = after_a_signal(ranks)
-    ranks.leaves(1, "signal SIGTERM ended it")
-    ranks.go_on(1)
-    assert detector.settled()
-    assert detector.signalled_alone() is None
-    found = detector.failed()
-    assert found is not None
-    assert [(each.rank, each.why) for each in found.lost] == [(2, "it failed (ncclUnhandledCudaError)")]
-
-
-def test_whom_a_failed_rank_waited_for_is_named_and_one_without_which_the_run_goes_on_is_not() -> None:
-    ranks = Ranks(3)
-    ranks.leaves(2, "it failed (barrier)", blames=(1,))
-    ranks.detector.receive(ranks.heartbeats)
-    assert lost(ranks.detector.failed()) == [1]
-    ranks.detector.exclude([2])
-    assert ranks.detector.failed() is None
-
-
-def test_a_rank_that_died_before_a_signal_to_all_is_no_sign_that_it_was_not_to_all() -> None:
-    """The launcher sends SIGTERM because rank 2 was killed."""
-    ranks = Ranks(3)
-    detector = after_a_signal(ranks)
-    ranks.leaves(1, "signal SIGTERM ended it")
-    ranks.go_on(SILENT_PERIODS, silent=[2])
-    assert detector.signalled_alone() is None
-    assert lost(detector.attendance(signalled=True)) == [2]
-
-
-def test_the_rank_behind_the_others_is_the_one_that_stood_still() -> None:
-    ranks = Ranks(3)
-    ranks.go_on(1, standing=[1])
-    ranks.go_on(PATIENCE, standing=[0, 1, 2])
-    assert lost(ranks.detector.attendance()) == [1]
-
-
-def test_where_nobody_is_behind_nobody_is_blamed() -> None:
-    ranks = Ranks(3)
-    ranks.go_on(PATIENCE, standing=[0, 1, 2])
-    attendance = ranks.detector.attendance()
-    assert attendance is not None
-    assert (attendance.lost, attendance.stalled) == ((), "timing")
-
-
-@each_row(("age", "stood_still"), [(OUT_OF_TIME_PERIODS - 1, False), (OUT_OF_TIME_PERIODS, True)])
-def test_when_time_runs_out_only_an_old_phase_stood_still(age: int, stood_still: bool) -> None:
-    ranks = Ranks(2)
-    ranks.go_on(age, standing=[0, 1])
-    assert (ranks.detector.attendance(out_of_time=True) is not None) is stood_still
-
-
-def test_ranks_that_never_came_are_named_once_they_were_waited_for() -> None:
-    detector = FailureDetector(4, patience=3)
-    heartbeats = {rank: Heartbeat(rank, "h", 1, 0, 1, "wait") for rank in (0, 2)}
-    for _ in range(3):
-        detector.receive(heartbeats)
-        assert detector.arrivals(out_of_time=False) is None
-    detector.receive(heartbeats)
-    arrivals = detector.arrivals(out_of_time=False)
-    assert arrivals is not None
-    assert arrivals.missing == (1, 3)
-
-
-def test_who_took_long_to_prepare_waits_as_much_longer_for_the_others() -> None:
-    detector = FailureDetector(2, patience=3)
-    for _ in range(3 + 10):
+def waited(periods: int, running: tuple[int, ...] = (), out_of_time: bool = False, late: int = 0) -> Arrivals | None:
+    """What is said of ranks 1 and 2, which have not come after so many periods, of 3 that they are given."""
+    detector = FailureDetector(3, patience=3)
+    for _ in range(periods):
         detector.receive({0: Heartbeat(0, "h", 1, 0, 1, "wait")})
-        assert detector.arrivals(out_of_time=False, late=10) is None
-    assert detector.arrivals(out_of_time=False) is not None
+    return detector.arrivals(out_of_time, late, running=lambda: running)
+
+
+@each_row(
+    ("found", "missing", "lost", "waited_s", "allowed_s"),
+    [
+        (waited(4), (1, 2), (1, 2), 4.0, 3.0),
+        (waited(14, late=10), (1, 2), (1, 2), 14.0, 13.0),  # as much longer as rank 0 took to prepare
+        (waited(2, out_of_time=True), (1, 2), (), 2.0, 3.0),  # rank 0 imported torch for so long
+        (waited(100, running=(1, 2), out_of_time=True), (1, 2), (), 100.0, 3.0),
+        (waited(4, running=(0, 1)), (1, 2), (2,), 4.0, 3.0),
+    ],
+)
+def test_ranks_that_never_came_are_named_once_they_were_waited_for_and_lost_unless_they_run(
+    found: Arrivals, missing: tuple[int, ...], lost: tuple[int, ...], waited_s: float, allowed_s: float
+) -> None:
+    assert (found.missing, found.lost, found.waited_s, found.allowed_s) == (missing, lost, waited_s, allowed_s)
+
+
+def test_nobody_is_missing_before_the_wait_is_over_nor_while_all_run_that_are_missing() -> None:
+    assert waited(3) is waited(13, late=10) is waited(100, running=(1, 2)) is None
+    assert Ranks().detector.arrivals(out_of_time=True) is None
 
 
 @each_row(
     ("came", "late"),
-    [((1, 1, 2, 17), ((3, 16.0),)), ((1, 1, 1, 15), ()), ((1, 20), ((1, 19.0),)), ((1, 30, 30, 30), ())],
-)
+    [((1, 1, 2, 17), ((3, 16.0),)), ((1, 1, 1, 16), ((3, 15.0),)), ((1, 1, 1, 15), ()), ((1, 20), ((1, 19.0),)),
+     ((1, 30, 30, 30), ())],
+)  # fmt: skip
 def test_a_rank_that_came_long_after_half_of_them_is_told_and_one_that_was_early_makes_none_late(
     came: tuple[int, ...], late: tuple[tuple[int, float], ...]
 ) -> None:
@@ -230,102 +270,3 @@ def test_a_rank_that_came_long_after_half_of_them_is_told_and_one_that_was_early
         here = [rank for rank, at in enumerate(came) if at <= period]
         detector.receive({rank: Heartbeat(rank, "h", 1, period, 1, "wait") for rank in here})
     assert detector.late() == late
-
-
-def waited(periods: int, *, running: Iterable[int] = (), out_of_time: bool = False) -> Arrivals | None:
-    """What is said of ranks 1 and 2, which have not come after so many periods, of 3 that they are given."""
-    detector = FailureDetector(3, patience=3)
-    for _ in range(periods):
-        detector.receive({0: Heartbeat(0, "h", 1, 0, 1, "wait")})
-    return detector.arrivals(out_of_time, running=lambda: tuple(running))
-
-
-def test_who_had_not_the_whole_of_the_wait_is_not_lost() -> None:
-    """Rank 0 imported torch for so long that the run was over when it had waited for two seconds."""
-    found = waited(2, out_of_time=True)
-    assert found
-    assert (found.missing, found.lost, found.waited_s, found.allowed_s) == ((1, 2), (), 2.0, 3.0)
-
-
-def test_who_runs_beside_rank_zero_is_waited_for_until_the_time_is_over_and_is_not_lost() -> None:
-    assert waited(100, running=[1, 2]) is None
-    found = waited(100, running=[1, 2], out_of_time=True)
-    assert found
-    assert (found.missing, found.running, found.lost) == ((1, 2), (1, 2), ())
-
-
-def test_who_is_gone_is_lost_though_another_still_runs() -> None:
-    found = waited(4, running=[1])
-    assert found
-    assert found.lost == (2,)
-
-
-def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:
-    """It was away for an hour; of that, its register saw one period."""
-    ranks = Ranks(2)
-    ranks.go_on(1, silent=[1])
-    assert ranks.detector.attendance() is None
-
-
-@each_row("last_beats", [0, 1])
-def test_ranks_that_left_while_rank_zero_stood_still_are_not_to_blame(last_beats: int) -> None:
-    """What one of them sent last may have lain in the wire meanwhile."""
-    ranks = Ranks(3)
-    ranks.detector.paused(10.0)
-    ranks.go_on(last_beats)
-    ranks.go_on(SILENT_PERIODS, silent=[1, 2])
-    attendance = ranks.detector.attendance()
-    assert attendance is not None
-    (found,) = attendance.lost
-    assert found.rank == 0
-    assert found.why.startswith("this rank itself was stopped for 10 s")
-
-
-def test_a_rank_that_left_because_rank_zero_was_silent_is_not_to_blame() -> None:
-    ranks = Ranks(2)
-    ranks.leaves(1, "rank 0 had fallen silent for 5 s")
-    ranks.detector.paused(10.0)
-    ranks.go_on(SILENT_PERIODS + 2)
-    assert lost(ranks.detector.attendance()) == [0]
-
-
-def test_after_an_absence_that_all_came_through_a_lost_rank_is_lost_again() -> None:
-    ranks = Ranks(3)
-    ranks.detector.paused(10.0)
-    ranks.go_on(3)
-    ranks.go_on(SILENT_PERIODS, silent=[2])
-    assert lost(ranks.detector.attendance()) == [2]
-
-
-def test_who_does_not_answer_a_signal_that_all_got_is_lost() -> None:
-    ranks = Ranks(3)
-    before = {rank: ranks.heartbeats[rank] for rank in (1, 2)}
-    ranks.leaves(1, "signal SIGTERM ended it")
-    ranks.detector.receive(ranks.heartbeats)
-    assert lost(ranks.detector.unresponsive(before, ())) == [2]
-    assert ranks.detector.unresponsive({1: before[1]}, ()) is None
-    assert ranks.detector.unresponsive({1: before[1]}, {1}) is None
-    ranks.go_on(1)
-    assert ranks.detector.unresponsive(before, ()) is None
-    assert lost(ranks.detector.unresponsive(before, {2})) == [2]  # its last heartbeat came late
-
-
-def test_whom_a_rank_waited_for_in_vain_is_lost_and_not_the_rank_that_says_so() -> None:
-    detector = FailureDetector(3, patience=60)
-    heartbeats = {rank: Heartbeat(rank, f"h{rank}", 1, 0, 3, "meet") for rank in range(3)}
-    heartbeats[0] = replace(heartbeats[0], left="it failed (Ranks 2 failed to pass monitoredBarrier)", blames=(2,))
-    for count in range(10):
-        detector.receive({rank: replace(heartbeat, count=count) for rank, heartbeat in heartbeats.items()})
-    found = detector.attendance()
-    assert found is not None
-    assert [(lost.rank, lost.why) for lost in found.lost] == [(2, "it did not reach a barrier of all ranks")]
-
-
-def test_ranks_that_leave_and_blame_each_other_are_all_lost() -> None:
-    detector = FailureDetector(2, patience=60)
-    for count in range(10):
-        left = {rank: Heartbeat(rank, "h", 1, count, 3, "meet", "it failed", (1 - rank,)) for rank in range(2)}
-        detector.receive(left)
-    found = detector.attendance()
-    assert found is not None
-    assert [lost.rank for lost in found.lost] == [0, 1]

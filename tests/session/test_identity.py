@@ -7,10 +7,12 @@ import pytest
 from conftest import answers
 
 from ncclprobe.facts.launcher import detect
+from ncclprobe.model import bounds
 from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
 from ncclprobe.session.ranks.identity import devices as counted
 from ncclprobe.session.ranks.store import Exchange, key
+from session.records import DictStore
 from tests.each_row import each_row
 
 TORCHRUN = {
@@ -35,37 +37,37 @@ def identified(variables: dict[str, str]) -> RankIdentity:
     return found
 
 
-def test_under_torchrun_the_agent_serves_the_store() -> None:
-    here = identified(TORCHRUN)
-    assert (here.rank, here.ranks, here.local_rank, here.local_ranks, here.nnodes) == (5, 8, 1, 4, 2)
-    assert (here.address, here.port, here.agent_store, here.serves) == ("n0", 29500, True, False)
-    assert not identified(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}).serves
+ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+FIRST = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 
 
-def test_under_srun_the_first_host_of_the_step_serves_it() -> None:
+@each_row(
+    ("variables", "identity", "serves"),
+    [
+        (TORCHRUN, RankIdentity("torchrun", 5, 8, 1, 4, 2, "n0", 29500, agent_store=True), False),
+        (TORCHRUN | FIRST, RankIdentity("torchrun", 0, 8, 0, 4, 2, "n0", 29500, agent_store=True), False),
+        (SLURM | {"MASTER_PORT": "5"}, RankIdentity("slurm", 3, 4, 1, 2, 2, "gpu007", 5), False),
+        (SLURM | {"MASTER_ADDR": "h", "MASTER_PORT": "5"}, RankIdentity("slurm", 3, 4, 1, 2, 2, "h", 5), False),
+        (OPENMPI | {"MASTER_PORT": "5"}, RankIdentity("openmpi", 1, 2, 1, 2, 1, "127.0.0.1", 5), False),
+        (ENVIRONMENT, RankIdentity("environment", 3, 4, 3, 4, 1, "a", 1), False),
+        (ENVIRONMENT | {"RANK": "0"}, RankIdentity("environment", 0, 4, 0, 4, 1, "a", 1), True),
+    ],
+)
+def test_each_launcher_says_which_rank_this_is_and_where_the_store_is(
+    variables: dict[str, str], identity: RankIdentity, serves: bool
+) -> None:
+    found = identified(variables)
+    assert (found, found.serves) == (identity, serves)
+
+
+def test_a_port_that_nobody_gave_is_that_of_the_step_on_every_rank() -> None:
+    assert identify(detect({}), {}) is None
     here = identified(SLURM)
-    assert (here.rank, here.ranks, here.local_rank, here.local_ranks, here.address) == (3, 4, 1, 2, "gpu007")
     assert 20000 <= here.port < 30000
     assert here.port == identified(SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}).port
     assert here.port != identified(SLURM | {"SLURM_STEP_ID": "1"}).port
-
-
-def test_under_mpirun_on_one_node_no_address_is_needed() -> None:
-    here = identified(OPENMPI)
-    assert (here.rank, here.ranks, here.address, here.serves) == (1, 2, "127.0.0.1", False)
-
-
-def test_a_node_list_that_nobody_understands_gives_no_address() -> None:
-    with pytest.raises(UsageError, match="MASTER_ADDR is not set and slurm started ranks on 2 nodes"):
-        identified(SLURM | {"SLURM_STEP_NODELIST": "gpu[007-"})
-
-
-def test_an_address_that_was_given_is_taken() -> None:
-    assert identified(SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5"}).address == "10.0.0.1"
-
-
-def test_without_a_launcher_there_is_no_rank() -> None:
-    assert identify(detect({}), {}) is None
+    again = identified(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert [key(each, "end") for each in (identified(TORCHRUN), again)] == ["ncclprobe/0/end", "ncclprobe/1/end"]
 
 
 @each_row(
@@ -74,7 +76,8 @@ def test_without_a_launcher_there_is_no_rank() -> None:
         ({"RANK": "0"}, "WORLD_SIZE is not set"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
         ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8"}, "SLURM_STEP_ID is not set"),
-        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "outside 0..1"),
+        (SLURM | {"SLURM_STEP_NODELIST": "gpu[007-"}, "MASTER_ADDR is not set and slurm started ranks on 2 nodes"),
+        (ENVIRONMENT | {"RANK": "4"}, "outside 0..3"),
         (OPENMPI | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -x MASTER_ADDR=HOST"),
     ],
 )
@@ -108,8 +111,7 @@ def test_a_backend_that_needs_no_comment(
 
 def test_gloo_where_no_gpu_is_says_so() -> None:
     backend, remark = choose_backend(None, "torchrun", 2, Devices(0, 0))
-    assert backend == "gloo"
-    assert "does not apply to NCCL" in remark
+    assert (backend, "does not apply to NCCL" in remark) == ("gloo", True)
 
 
 @each_row(
@@ -159,80 +161,66 @@ def test_a_device_that_a_control_group_denies_is_counted_as_such() -> None:
     assert (found.nodes, found.denied) == (3, 1)
 
 
-def test_a_rank_bound_to_one_gpu_uses_it() -> None:
-    here = identified(SLURM)
-    assert device_index(here, usable=8) == 1
-    assert device_index(here, usable=1) == 0
+@each_row(("usable", "index"), [(8, 1), (2, 1), (1, 0)])
+def test_a_rank_bound_to_one_gpu_uses_it(usable: int, index: int) -> None:
+    assert device_index(identified(SLURM), usable) == index
 
 
-class DictStore(dict[str, str]):
-    """A store without a server. Like torch's, it answers in bytes."""
-
-    def set(self, key: str, value: str, /) -> None:
-        self[key] = value
-
-    def get(self, key: str, /) -> bytes:  # type: ignore[override]
-        return self[key].encode()
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        return [self.get(key) for key in keys]
-
-    def check(self, keys: list[str], /) -> bool:
-        return all(key in self for key in keys)
-
-    def delete_key(self, key: str, /) -> bool:
-        return self.pop(key, None) is not None
+# What ranks exchange.
 
 
-def at(rank: int) -> RankIdentity:
-    return RankIdentity("environment", rank, 2, rank, 2, 1, "127.0.0.1", 1)
+def exchanges(store: DictStore, ranks: int = 2) -> list[Exchange]:
+    seats = [RankIdentity("environment", rank, ranks, rank, ranks, 1, "127.0.0.1", 1) for rank in range(ranks)]
+    return [Exchange(store, identity, 0.0) for identity in seats]
 
 
-def test_rank_zero_gathers_everybodys_numbers_in_order_and_tidies_up() -> None:
+def test_rank_zero_gathers_everybodys_numbers_decides_for_all_and_gives_each_its_own() -> None:
     store = DictStore()
-    zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
+    zero, one = exchanges(store)
     for turn in (0.5, 1.5):
-        assert one.collect([turn, 2.0]) is None
-        assert zero.collect([turn, 1.0]) == [[turn, 1.0], [turn, 2.0]]
+        assert one.collect([turn, {"host": "n1"}]) is None
+        assert [json.loads(value) for value in store.values()] == [[turn, {"host": "n1"}]]
+        assert zero.collect([turn, 1.0]) == [[turn, 1.0], [turn, {"host": "n1"}]]
     assert not store
-
-
-def test_rank_zero_decides_for_all() -> None:
-    store = DictStore()
-    zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
-    assert zero.share(3.0) == 3.0
-    assert one.share(9.0) == 3.0
+    assert (zero.share(3.0), one.share(9.0)) == (3.0, 3.0)
+    assert (zero.scatter(["a", ["b"]]), one.scatter(None)) == ("a", ["b"])
     one.collect(None)
     zero.collect(None)
     assert not store  # all have read it by now
 
 
-def test_rank_zero_gives_each_its_own() -> None:
-    store = DictStore()
-    zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
-    assert zero.scatter(["a", ["b"]]) == "a"
-    assert one.scatter(None) == ["b"]
-    one.collect(None)
-    zero.collect(None)
-    assert not store
+@each_row(
+    ("value", "error", "words"),
+    [
+        ([1.0], ProbeError, "no answer from rank 1, 2 within 0 s"),
+        ([float("nan")], ValueError, "JSON"),
+        ("x" * (bounds.STORE_VALUE_BYTES - 2), ProbeError, "use fewer --batches"),
+        ("x" * (bounds.STORE_VALUE_BYTES - 3), ProbeError, "no answer"),
+    ],
+)
+def test_a_rank_that_does_not_answer_is_named_and_what_cannot_travel_is_refused(
+    value: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        exchanges(DictStore(), 3)[0].collect(value)
 
 
-def test_a_rank_that_does_not_answer_is_named() -> None:
-    with pytest.raises(ProbeError, match="no answer from rank 1 within 0 s"):
-        Exchange(DictStore(), at(0), 0.0).collect([1.0])
+def test_a_run_that_can_do_without_a_rank_sets_aside_who_is_gone_and_hears_who_had_answered() -> None:
+    zero, one, _ = exchanges(DictStore(), 3)
+    assert one.gather("one", 60.0) is None
+    assert zero.gather("zero", 60.0, lambda: {1, 2}) == {0: "zero", 1: "one"}
+    assert zero.excluded == {2}
 
 
-def test_not_a_number_does_not_travel() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        Exchange(DictStore(), at(0), 0.0).collect([float("nan")])
-
-
-def test_a_second_attempt_of_torchrun_reads_no_key_of_the_first() -> None:
-    first, second = identified(TORCHRUN), identified(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"})
-    assert key(first, "end") != key(second, "end")
-
-
-def test_values_are_json() -> None:
-    store = DictStore()
-    Exchange(store, at(1), 1.0).collect({"host": "n1"})
-    assert [json.loads(value) for value in store.values()] == [{"host": "n1"}]
+def test_nobody_waits_for_who_did_not_answer_in_time_nor_hears_it_later() -> None:
+    zero, one, two = exchanges(DictStore(), 3)
+    two.gather("two", 60.0)
+    assert zero.gather("zero", 0.0) == {0: "zero", 2: "two"}
+    assert zero.excluded == {1}
+    for late in ("late", "here again"):
+        one.gather(late, 60.0)
+    two.gather("two", 60.0)
+    assert zero.gather("zero", 60.0) == {0: "zero", 2: "two"}
+    two.collect(2)
+    assert zero.collect(0) == [0, None, 2]
+    assert (zero.share("code"), two.share(None)) == ("code", "code")

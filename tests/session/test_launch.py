@@ -21,10 +21,11 @@ from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.recorder import Recorder, asked
-from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks import launch, rank_files
 from ncclprobe.session.ranks.launch import RanksEnd, complete_log, held_port, publish_outputs, resumed
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.watchdog.ending import Ending
+from ncclprobe.signals import Interrupted
 
 LATE = RanksEnd(late=True)
 
@@ -230,3 +231,21 @@ def test_the_port_of_ranks_that_are_started_here_is_kept_for_their_store(uv: boo
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=uv)
         store.set("key", "value")
         assert store.get("key") == b"value"
+
+
+def test_a_signal_between_two_starts_ends_all_ranks_before_their_folder_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = command_line.parse(["-q", "--backend", "gloo", "-b", "1M", "-e", "1M"])
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*entry: str, variables: dict[str, str], **how: None) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(["sleep", "60"], env=variables, start_new_session=True))
+        if len(started) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(launch, "start_own", start)
+    with pytest.raises(Interrupted):
+        launch.launch(3, options, ask(options.judging, ("bandwidth",), Job("gloo"), MEASURED))
+    assert [each.poll() for each in started] == [-signal.SIGTERM] * 3

@@ -1,12 +1,15 @@
 """Steps of training move the bytes that their papers say, and their times are what a hand computation gives."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from probes.plans import plan
 
 from ncclprobe.model import training
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.training import STRATEGIES, Collective, Model, StepPlan, Strategy
 
 MIB = 1 << 20
@@ -74,3 +77,13 @@ def test_overlap_never_costs_and_hides_no_more_than_there_is(
     assert max(compute_s, hidden.calls_s) <= hidden.step_s * (1 + 1e-9)
     assert hidden.step_s <= apart.step_s * (1 + 1e-9)
     assert apart.step_s == pytest.approx(compute_s + apart.calls_s)
+
+
+def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
+    pytest.importorskip("torch")
+    from ncclprobe.probes.training import Bench, play_strategy
+
+    nobody: Any = None
+    bench = Bench(plan(), nobody, lambda phase: None, nobody)
+    with pytest.raises(UsageError, match=r"fsdp: its largest call needs .* on every rank and a rank has only 1 GiB"):
+        next(play_strategy(bench, nobody, "fsdp", Model(params=10**12, layers=1), 1 << 30))
