@@ -137,12 +137,12 @@ def _made_of(seeds: Sequence[str], taken: Sequence[str], draw: random.Random) ->
 def _of_texts() -> Iterator[Reader]:
     topo = captured(("run", "nvidia-smi", "topo", "-m"))
     yield _of("topology matrix", lambda each: topo_matrix.parse(each), topo)
-    yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/test_nvlink_status.py"))
+    yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/made_up.py"))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)
     yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py"))
     yield _of("topology files", _topology, literals("expect/test_topology_file.py"))
-    yield _of("topology XML", lambda each: topology_file("/x", each), literals("facts/test_named_files.py"))
+    yield _of("topology XML", lambda each: topology_file("/x", each), literals("facts/made_up_texts.py"))
     hosts = ["gpu[007-010,20],cpu1", "n[0-3]r[1,2].example.org", "a,b,c", "node-[1-8]-[001-002]"]
     yield _of("host lists", lambda each: _unless(ValueError, lambda: expand(each)), lambda: hosts)
     selectors = ["mlx5_0:1,mlx5_1", "=mlx5_0:1", "^docker,lo", "eth0,^ib", "=^mlx5:2,"]

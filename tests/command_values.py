@@ -25,12 +25,13 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 from tests.command_inputs import CAPTURES, COMMANDS, DATA, TESTS
+from tests.facts import made_up, made_up_texts
 from tests.function_inputs import FUNCTIONS
 
 KEPT = DATA / "command_values"
 LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu",
            "dgx-b200", "l40s-8", "laptop", "a100-bridged")  # fmt: skip
-FIRST_ITEMS, LONG = 2, 60
+FIRST_ITEMS, MADE_UP_ITEMS, LONG = 2, 16, 60
 _NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*|\b1\.7\d+e\+09\b")
 _NOT_KEPT = frozenset({"started", "duration_s", "tool", "versions", "ended", "environment", "seconds", "by"})
 _VALUE = re.compile(r"\b(?:PASS|FAIL|WARN|NOTE)\b|\b[A-Z]+_[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
@@ -119,6 +120,9 @@ def text(file: str) -> str:
     if file in FUNCTIONS:
         rows = ((name, json_values(builtin(found), "")) for name, found in FUNCTIONS[file]())
         return "".join(f"{line}\n" for name, lines in rows for line in (f"== {name}", *lines))
+    if file in ("texts", "answers"):
+        made = made_up_texts.results() if file == "texts" else ((name, _made_up(name)) for name in made_up.MACHINES)
+        return "".join(f"{line}\n" for name, lines in made for line in (f"== {name}", *lines))
     if file == "facts":
         return "".join(f"== {name}\n{''.join(_facts_of(CAPTURES / f'{name}.jsonl'))}" for name in LEARNED)
     with tempfile.TemporaryDirectory() as name:
@@ -134,22 +138,34 @@ def _facts_of(path: Path) -> Iterator[str]:
             yield f"{name} = {value}\n"
 
 
-def fields(value: object, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the simple values of a fact with their names."""
+def _made_up(name: str) -> Iterator[str]:
+    """Yield the fields of a made-up machine's fact, and for each refusal of an answer those that it changes."""
+    usual = dict(fields(made_up.learn(*made_up.MACHINES[name]), "", MADE_UP_ITEMS))
+    yield from (f"{field} = {value}" for field, value in usual.items())
+    alike: dict[tuple[str, str], list[str]] = {}
+    for question, how, fact in made_up.changed(name):
+        now = dict(fields(fact, "", MADE_UP_ITEMS))
+        other = "; ".join(f"{each}={value}" for each, value in now.items() if value != usual.get(each))
+        alike.setdefault((question, other), []).append(how)
+    yield from (f"{question} {' or '.join(how)}: {other}" for (question, other), how in alike.items() if other)
+
+
+def fields(value: object, name: str, first: int = FIRST_ITEMS) -> Iterator[tuple[str, str]]:
+    """Yield the simple values of a fact with their names, of a collection those of its first items and its last."""
     if isinstance(value, Absent):
         yield name, f"absent, {value.refused}"
     elif isinstance(value, Struct):
         for each in value.__struct_fields__:
-            yield from fields(getattr(value, each), f"{name}.{each}")
+            yield from fields(getattr(value, each), f"{name}.{each}", first)
     elif isinstance(value, Mapping):
         yield f"len({name})", str(len(value))
-        for key in sorted(value, key=str)[:FIRST_ITEMS]:
-            yield from fields(value[key], f"{name}[{key}]")
+        for key in sorted(value, key=str)[:first]:
+            yield from fields(value[key], f"{name}[{key}]", first)
     elif isinstance(value, tuple | list | set | frozenset):
         yield f"len({name})", str(len(value))
         for number, each in enumerate(sorted(value) if isinstance(value, set | frozenset) else value):
-            if number < FIRST_ITEMS or number == len(value) - 1:
-                yield from fields(each, f"{name}[{number}]")
+            if number < first or number == len(value) - 1:
+                yield from fields(each, f"{name}[{number}]", first)
     else:
         yield name, str(value)[:LONG].replace("\n", " ")
 
@@ -167,4 +183,4 @@ def builtin(value: object) -> object:
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 
-FILES = (*COMMANDS, *FUNCTIONS, "facts")
+FILES = (*COMMANDS, *FUNCTIONS, "facts", "answers", "texts")

@@ -11,7 +11,6 @@ from typing import Any
 import fake_rails
 import torch
 from expect.nccl_machines import TOPOLOGIES
-from facts import test_launcher
 from fake_pairs import Kept, measured
 from fleets.fabric import Fabric
 from fleets.faults import KINDS, plant
@@ -50,6 +49,7 @@ from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
 from tests import report_inputs
 from tests.checks import cases
+from tests.facts import test_launcher
 from tests.localise import standing, standing_cases, test_arrival
 
 Rows = Iterator[tuple[str, object]]

@@ -1,196 +1,64 @@
-"""Facts from answers: the text the kernel or a tool gives, and what is made of it."""
+"""What is learned of a machine, beyond the kept values of made-up machines: any text, the kernel's log, placement."""
 
+import grp
 import json
+import pwd
+import re
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
 import pytest
-from conftest import answers
+import zoo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.engine.collect import collect
-from ncclprobe.facts import cpu, environment, interfaces, machine, names, nvidia_smi, nvml
-from ncclprobe.facts.launcher import Launch
-from ncclprobe.model.errors import Failed, Missing, ParseError, TimedOut
-from ncclprobe.model.registry import Collector
-from ncclprobe.model.snapshot import Absent
+from ncclprobe import api
+from ncclprobe.engine.collect import recordable
+from ncclprobe.engine.inventory import areas
+from ncclprobe.facts import environment, nvidia_smi, nvml
+from ncclprobe.facts.kernel_log import WANTED, events
+from ncclprobe.facts.names import comm_id_host
+from ncclprobe.facts.placement import CLOUD_INIT, Placement
+from ncclprobe.host import user_limits
+from ncclprobe.host.live import LiveHost
+from ncclprobe.model.errors import HostError, Missing, ParseError
+from ncclprobe.model.report import PlacementLevel
+from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.nccl import parameters
+from ncclprobe.report import text
 from tests.each_row import each_row
+from tests.facts.made_up import NVML, learn
+from tests.facts.made_up_texts import CALLS, HEALTHY, xml
+
+PARSERS = [each for each, rows in CALLS.items() if all(isinstance(row, str) for row in rows) and each != comm_id_host]
 
 
-def learn(collector: Collector, said: dict[Any, Any], *others: Collector) -> Any:
-    return collect(answers(said), [collector, *others])[collector.produces]
+@given(st.sampled_from(PARSERS), st.data())
+def test_any_text_is_understood_or_refused(parse: object, data: st.DataObject) -> None:
+    rows = st.sampled_from(CALLS[parse])  # type: ignore[index]
+    said = data.draw(st.text(max_size=40) | st.builds(lambda row, at, new: row[:at] + new + row[at + 1 :],
+                                                      rows, st.integers(0, 60), st.text(max_size=3)))  # fmt: skip
+    with suppress(ParseError, HostError):
+        parse(said)  # type: ignore[operator]
 
 
-NODE = "/sys/devices/system/node"
-CPUS = {
-    ("read", "/sys/devices/system/cpu/online"): "0-3\n",
-    ("read", "/proc/cpuinfo"): "processor\t: 0\nmodel name\t: Fast CPU\n",
-    ("list", NODE): ["has_cpu", "node0", "node1", "online"],
-    ("read", f"{NODE}/node0/cpulist"): "0-1\n",
-    ("read", f"{NODE}/node1/cpulist"): "\n",
-    ("read", f"{NODE}/node0/distance"): "10 20\n",
-    ("read", f"{NODE}/node1/distance"): "20 10\n",
-}
+@given(st.text(max_size=200), st.sampled_from(sorted(HEALTHY)))
+def test_no_text_in_place_of_a_value_hides_the_gpus_of_nvidia_smi(said: str, name: str) -> None:
+    plain = "".join(each for each in said if each.isprintable() and each not in "<>&")
+    answers = {("nvml", "nvmlDeviceGetCount"): Missing("no"), nvidia_smi.ASK: xml(HEALTHY | {name: plain}),
+               ("run", "nvidia-smi", "--version"): "CUDA Version : 12.8\n"}  # fmt: skip
+    assert len(learn(nvml.nvml, answers).all) == 1
 
 
-def test_cpus_and_numa_nodes_are_read_from_sysfs() -> None:
-    seen = learn(cpu.cpu, CPUS)
-    assert (seen.online, seen.model) == ((0, 1, 2, 3), "Fast CPU")
-    assert [(n.id, n.cpus, n.distances) for n in seen.numa] == [(0, (0, 1), (10, 20)), (1, (), (20, 10))]
+@given(st.lists(st.sets(st.integers(0, 63)), max_size=4))
+def test_a_set_in_words_has_its_members(sets: list[set[int]]) -> None:
+    words = [sum(1 << bit for bit in bits) for bits in sets]
+    assert nvml.members(words) == tuple(64 * place + bit for place, bits in enumerate(sets) for bit in sorted(bits))
 
 
-def test_a_kernel_without_numa_is_known_to_have_no_nodes() -> None:
-    said = CPUS | {("list", NODE): Missing("not there")}
-    assert learn(cpu.cpu, said).numa == ()
-
-
-@each_row(("text", "cpus"), [("0", (0,)), ("0-2,5\n", (0, 1, 2, 5)), ("", ()), ("8,10-11", (8, 10, 11))])
-def test_the_kernels_list_format_is_expanded(text: str, cpus: tuple[int, ...]) -> None:
-    assert cpu.cpu_list(text) == cpus
-
-
-@given(st.text(max_size=20))
-def test_a_cpu_list_is_numbers_or_a_parse_error(text: str) -> None:
-    with suppress(ParseError):
-        assert all(isinstance(n, int) for n in cpu.cpu_list(text))
-
-
-@each_row(
-    ("text", "name"),
-    [
-        ('NAME="x"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n', "Ubuntu 22.04.4 LTS"),
-        ("PRETTY_NAME='Rocky Linux 9'\n", "Rocky Linux 9"),
-        ("NAME=x\n", ""),
-        ("", ""),
-    ],
-)
-def test_the_distribution_names_itself(text: str, name: str) -> None:
-    assert machine.distribution(text) == name
-
-
-def test_a_container_that_hides_the_boot_id_still_has_a_host_name() -> None:
-    uname = {"hostname": "n0", "release": "6.1", "machine": "x86_64"}
-    said = {
-        ("uname",): uname,
-        ("read", "/etc/os-release"): "",
-        ("read", "/proc/sys/kernel/random/boot_id"): Failed("no"),
-    }
-    seen = learn(machine.system, said)
-    assert (seen.hostname, seen.boot_id) == ("n0", None)
-
-
-NET = "/sys/class/net"
-ADDRESSES = {
-    "eth0": [
-        {"family": 2, "address": "10.0.0.5", "netmask": "255.255.255.0"},
-        {"family": 10, "address": "fe80::1%eth0", "netmask": "ffff:ffff:ffff:ffff::"},
-        {"family": 17, "address": "aa:bb:cc:dd:ee:ff", "netmask": None},
-    ],
-    "lo": [{"family": 2, "address": "127.0.0.1", "netmask": "255.0.0.0"}],
-}
-STATS = {
-    "eth0": {"flags": "up,broadcast,running,multicast", "mtu": 9000, "speed": 0},
-    "lo": {"flags": "up,loopback,running", "mtu": 65536, "speed": 0},
-}
-INTERFACES = {
-    ("psutil", "net_if_addrs"): ADDRESSES,
-    ("psutil", "net_if_stats"): STATS,
-    ("read", f"{NET}/eth0/ifindex"): "2\n",
-    ("read", f"{NET}/lo/ifindex"): "1\n",
-    ("read", f"{NET}/eth0/speed"): "100000\n",
-    ("read", f"{NET}/lo/speed"): Failed("Invalid argument"),
-    ("link", f"{NET}/eth0/device/driver"): "../../../../bus/pci/drivers/mlx5_core",
-    ("link", f"{NET}/lo/device/driver"): Missing("not there"),
-}
-
-
-def test_interfaces_come_in_the_kernels_order_with_speed_and_driver() -> None:
-    lo, eth0 = learn(interfaces.interfaces, INTERFACES).all
-    assert (lo.name, lo.loopback, lo.speed_mbps, lo.driver) == ("lo", True, None, "")
-    assert (eth0.speed_mbps, eth0.driver, eth0.mtu, eth0.running) == (100_000, "mlx5_core", 9000, True)
-
-
-def test_addresses_come_as_getifaddrs_lists_them() -> None:
-    listed = learn(interfaces.interfaces, INTERFACES).addresses
-    assert [(a.name, a.address, a.netmask) for a in listed] == [
-        ("lo", "127.0.0.1", "255.0.0.0"),
-        ("eth0", "10.0.0.5", "255.255.255.0"),
-        ("eth0", "fe80::1%eth0", "ffff:ffff:ffff:ffff::"),
-    ]
-
-
-def test_a_labelled_address_is_an_interface_to_nccl_and_has_its_interfaces_properties() -> None:
-    label = {"eth0:1": [{"family": 2, "address": "10.9.0.5", "netmask": "255.255.255.0"}]}
-    found = learn(interfaces.interfaces, INTERFACES | {("psutil", "net_if_addrs"): ADDRESSES | label})
-    assert [(a.name, a.address) for a in found.addresses if a.family == "inet"][-1] == ("eth0:1", "10.9.0.5")
-    assert found.by_name["eth0:1"] is found.by_name["eth0"]
-    assert [each.name for each in found.all] == ["lo", "eth0"]
-
-
-def test_a_name_with_a_colon_of_its_own_is_no_label() -> None:
-    said = INTERFACES | {
-        ("psutil", "net_if_addrs"): ADDRESSES | {"eth0:1": []},
-        ("psutil", "net_if_stats"): STATS | {"eth0:1": STATS["eth0"]},
-        ("read", f"{NET}/eth0:1/ifindex"): "3\n",
-    }
-    assert [each.name for each in learn(interfaces.interfaces, said).all] == ["lo", "eth0", "eth0:1"]
-
-
-@each_row("speed", ["-1\n", "0\n"])
-def test_a_speed_that_the_driver_does_not_know_is_unknown(speed: str) -> None:
-    said = INTERFACES | {("read", f"{NET}/eth0/speed"): speed}
-    assert learn(interfaces.interfaces, said).all[1].speed_mbps is None
-
-
-NVML = {
-    ("nvml", "nvmlDeviceGetCount"): "2",
-    ("nvml", "nvmlSystemGetCudaDriverVersion"): "12080",
-    ("nvml", "nvmlSystemGetDriverVersion"): '"570.86.15"',
-    **{("nvml", "nvmlDeviceGetName", n): '"NVIDIA H200"' for n in (0, 1)},
-    **{("nvml", "nvmlDeviceGetUUID", n): f'"GPU-{n}"' for n in (0, 1)},
-    **{("nvml", "nvmlDeviceGetPciInfo", n): {"busId": f"00000000:0{n}:00.0"} for n in (0, 1)},
-    **{("nvml", "nvmlDeviceGetMemoryInfo", n): {"total": 1 << 37, "used": 0} for n in (0, 1)},
-}
-
-
-def test_gpus_are_read_through_nvml() -> None:
-    seen = learn(nvml.nvml, NVML)
-    assert (seen.driver, seen.cuda) == ("570.86.15", (12, 8))
-    assert [(g.index, g.name, g.memory_bytes, g.lost) for g in seen.all] == [
-        (0, "NVIDIA H200", 1 << 37, ""),
-        (1, "NVIDIA H200", 1 << 37, ""),
-    ]
-
-
-def test_one_lost_gpu_does_not_hide_the_other() -> None:
-    said = NVML | {("nvml", "nvmlDeviceGetName", 0): Failed("NVML nvmlDeviceGetName: GPU is lost")}
-    assert [bool(g.lost) for g in learn(nvml.nvml, said).all] == [True, False]
-
-
-def test_no_visible_gpu_is_not_knowing() -> None:
-    seen = learn(nvml.nvml, {("nvml", "nvmlDeviceGetCount"): "0"})
-    assert isinstance(seen, Absent)
-    assert "0 GPUs" in seen.why
-
-
-def test_nvidia_smi_that_does_not_come_back_is_knowledge() -> None:
-    ask = ("run", "nvidia-smi", "-L")
-    assert learn(nvidia_smi.nvidia_smi, {ask: TimedOut("no answer within 60 s")}).wedged
-    assert learn(nvidia_smi.nvidia_smi, {ask: "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"}).gpus == 1
-    assert isinstance(learn(nvidia_smi.nvidia_smi, {ask: "no devices\n"}), Absent)
-    assert isinstance(learn(nvidia_smi.nvidia_smi, {ask: Failed("exit code 9")}), Absent)
-
-
-def test_resolving_is_asked_only_where_there_is_a_master() -> None:
-    env = environment.environment
-    launch = Collector(run=lambda host: Launch(master_addr="n0"), produces=Launch)
-    nobody = Collector(run=lambda host: Launch(), produces=Launch)
-    said = {("resolve", "n0"): {"addresses": ["127.0.1.1", "10.0.0.1"], "seconds": 0.1}}
-    assert learn(names.resolver, {}, nobody, env) == names.Master()
-    assert learn(names.resolver, said, launch).loopback == ("127.0.1.1",)
-    assert learn(names.resolver, {("resolve", "n0"): Failed("resolve n0: unknown")}, launch).failure
+def test_too_many_gpus_are_refused() -> None:
+    found = learn(nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): "100000"})
+    assert (found.refused, "100000 GPUs" in found.why) == ("ParseError", True)
 
 
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:
@@ -201,19 +69,114 @@ def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_reco
         "PATH": "/bin",
     }
     assert environment.measuring_environment({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
-
-
-@each_row("name", [*environment.MEASURING, *environment.EVENTS, *environment.RECORDING])
-def test_what_a_measuring_run_sets_is_read_by_torch(name: str) -> None:
-    assert parameters.table()[name].owner == "torch"
-
-
-@each_row("text", ["", "[1]", '{"A": 1}', "nonsense"])
-def test_an_environment_that_is_no_object_of_texts_is_not_understood(text: str) -> None:
-    with pytest.raises(ParseError):
-        environment.parse(text)
+    names = (*environment.MEASURING, *environment.EVENTS, *environment.RECORDING)
+    assert {parameters.table()[name].owner for name in names} == {"torch"}
 
 
 @given(st.dictionaries(st.text(), st.none() | st.text()))
 def test_an_environment_survives_its_recording(variables: dict[str, str | None]) -> None:
     assert environment.parse(json.dumps(variables)).variables == variables
+
+
+def test_no_value_of_a_line_that_may_not_be_recorded_leaves_a_configuration_file(tmp_path: Path) -> None:
+    (tmp_path / "nccl.conf").write_text(
+        "setenv NCCL_IB_HCA mlx5_0\nNCCL_DEBUG=INFO\n# NCCL_NET\n\nNCCL_NET: IB\nNCCL_NET=IB\nTOKEN=x\n#NCCL_NET=a\n"
+    )
+    said = LiveHost({"NCCL_NET"}, parameters.looks_like_ours).ask("conf", str(tmp_path / "nccl.conf"))
+    assert said.split("\n") == [
+        *("NCCL_IB_HCA", "NCCL_DEBUG=<value not recorded>", "", "", "NCCL_NET", "NCCL_NET=IB", "", "", "")
+    ]
+
+
+def test_the_lines_of_limits_conf_that_hold_for_a_user_are_answered_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = next(each for each in pwd.getpwall() if each.pw_uid)  # the wildcard is none of root's
+    own, uid, gid = grp.getgrgid(me.pw_gid).gr_name, me.pw_uid, me.pw_gid
+    (tmp_path / "limits.d").mkdir()
+    (tmp_path / "limits.conf").write_text(f"# {me.pw_name} - nofile 1\n{me.pw_name} soft nofile 2\nother - nofile 3\n")
+    spans = f"{uid}:{uid} - a 1\n{uid}: - b 2\n:{uid} - c 3\n@{gid}:{gid} - d 4\n{uid + 1}: - e 5\n:{uid + 1} - f 6\n"
+    other = f"@{own} - nofile 4\n@no-such hard nofile 5\n{me.pw_name} -\nx:y - g 7\n: - h 8\n%{gid}: - i 9\n"
+    (tmp_path / "limits.d" / "20.conf").write_text(f"{other}{spans}* hard nproc 7 # all\n")
+    monkeypatch.setattr(user_limits, "FOLDER", tmp_path)
+    said = user_limits.lines_of(str(uid))
+    assert [row[1:] for row in json.loads(said)] == [
+        [2, "soft", "nofile", "2"], [1, "-", "nofile", "4"], [2, "-", "a", "1"], [2, "-", "b", "2"],
+        [2, "-", "c", "3"], [1, "-", "d", "4"], [0, "hard", "nproc", "7"],
+    ]  # fmt: skip
+    assert json.loads(said)[1][0] == f"{tmp_path}/limits.d/20.conf:1"
+    assert f'"{me.pw_name}"' not in said
+    for nobody in ("4294967000", "x", "9" * 40):
+        with pytest.raises(Missing):
+            user_limits.lines_of(nobody)
+
+
+LINES = [
+    ("NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.", "xid 0000:44:00 79 None"),
+    ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7, name=-, Contained", "xid 0000:01:00 94 None"),
+    ("NVRM: Xid (0000:03:00): 14, Channel 00000001", "xid 0000:03:00 14 None"),
+    ("NVRM: Xid (PCI:0000:dc:00): 45, pid=9, Ch 00000001 caused by previous Xid 149", "xid 0000:dc:00 149 None"),
+    ("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)", "xid 0018:01:00 145 False"),
+    ("NVRM: Xid (PCI:0000:0A:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6)", "xid 0000:0a:00 149 True"),
+    ("NVRM: The NVIDIA GPU 0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) has NVRM: fallen off the bus",
+     "lost 0000:b3:00.0  None"),
+    ("NVRM: fallen off the bus and is not responding to commands.", "lost   None"),
+    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b}", ""),
+    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion", "sxid 0000:04:00.0 22013 False"),
+    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44", ""),
+    ("nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 12028, Fatal, Link 01 egress", "sxid 0000:84:00.0 12028 True"),
+    ("mlx5_core 0000:d2:00.0: poll_health:825: device's health compromised - reached", "mlx5 0000:d2:00.0 health None"),
+    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN", "mlx5 0000:ab:00.0 link-down None"),
+    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE", "mlx5 0000:ab:00.0 link-up None"),
+    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link INIT", ""),
+    ("mlx5_core 0000:04:00.0 ens1np0: Link down", "mlx5 0000:04:00.0 link-down None"),
+    ("mlx5_core 0004:01:00.0: Port module event: module 0, Cable plugged", ""),
+    ("mlx5_core 0004:01:00.0: Port module event: module 0, Cable unplugged", "mlx5 0004:01:00.0 cable None"),
+    ("mlx5_core 0004:01:00.0: Port module event[error]: module 0, Cable error, Bus stuck",
+     "mlx5 0004:01:00.0 cable None"),
+    ("mlx5_core 0004:01:00.0: Detected insufficient power on the PCIe slot (27W).", "mlx5 0004:01:00.0 power None"),
+    ("mlx5_core 0004:01:00.0: PCIe slot advertised sufficient power (75W).", ""),
+    ("mlx5_core 0004:01:00.0: High temperature on sensors", "mlx5 0004:01:00.0 temperature None"),
+    ("mlx5_core 0004:01:00.0: firmware version: 16.27.2048", ""),
+    ("mlx5_core 0000:03:00.0: ACCESS_REG(0x805) timeout. Will cause a leak of a", "mlx5 0000:03:00.0 timeout None"),
+    ("pcieport 0000:00:1d.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+     "aer 0000:00:1d.0 Corrected None"),
+    ("nvidia 0000:0a:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
+     "aer 0000:0a:00.0 Uncorrectable (Non-Fatal) None"),
+    ("bnxt_en 0000:12:00.0 eth0: NIC Link is Down", "link eth0 down None"),
+    ("ice 0000:17:00.0 eth2: NIC Link is up 100 Gbps Full Duplex", "link eth2 up None"),
+    ("igb 0000:01:00.0 enp1s0: igb: enp1s0 NIC Link is Down", "link enp1s0 down None"),
+    ("bond0: (slave eth0): link status definitely down, disabling slave", "link eth0 down None"),
+    ("bond0: link status definitely up for interface eth1, 25000 Mbps", "link eth1 up None"),
+    ("usb 1-1: link is broken", ""),
+    ("python3[77]: segfault at 0", ""),
+]  # fmt: skip
+
+
+@each_row(("line", "expected"), LINES)
+def test_a_line_of_the_kernel_means_what_its_driver_meant_and_is_asked_for(line: str, expected: str) -> None:
+    found = [f"{e.kind} {e.device} {e.code} {e.fatal}" for e in events([(1.5, line)])]
+    assert found == ([expected] if expected else [])
+    assert re.search(WANTED, line) or not expected
+
+
+def test_lines_of_users_programs_are_not_asked_for() -> None:
+    assert not re.search(WANTED, "python3[77]: segfault at 0 ip 00007f")
+    assert not re.search(WANTED, "Out of memory: Killed process 77 (python3)")
+
+
+def test_the_report_says_where_a_node_stands_and_what_says_so() -> None:
+    report = api.doctor([str(zoo.CAPTURES / "aws-p4d.jsonl")])
+    levels = report.environment["aws-p4d"].placement
+    assert [(each.kind, each.name) for each in levels] == [("region", "us-east-1"), ("zone", "use1-az6")]
+    assert f"zone: use1-az6 ({CLOUD_INIT})" in text.render(report, verbose=True)
+    assert api.doctor([str(zoo.CAPTURES / "dgx-a100.jsonl")]).environment["dgx-a100"].placement == ()
+    assert {"NCCLPROBE_PLACEMENT", "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"} <= recordable()
+
+
+@each_row(("zones", "line"), [("ab", "2 of 2 · 2 zones · leaf switch s1"), ("aa", "2 of 2 · zone a · leaf switch s1")])
+def test_zones_and_switches_of_several_nodes_are_counted(zones: str, line: str) -> None:
+    switch = PlacementLevel("leaf switch", "s1", "")
+    nodes = [Placement((PlacementLevel("zone", zone, ""), switch)) for zone in zones]
+    found = areas([Snapshot(f"n{n}", {Placement: each}) for n, each in enumerate(nodes)], (), Job("nccl"), 2)
+    assert found[0].values == line

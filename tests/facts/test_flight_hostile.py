@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from facts.hostile_pickles import hostile, mutated
 from ncclprobe.facts.files.flight_child import MAX_ENTRIES, answer, read
 from ncclprobe.facts.files.flight_records import FlightDump, read_dump
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.errors import Failed, TimedOut
 from tests.each_row import each_row
+from tests.facts.hostile_pickles import hostile, mutated
 
 CHILD = "ncclprobe.facts.files.flight_child"
 ENTRY = {

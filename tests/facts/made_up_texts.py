@@ -1,0 +1,529 @@
+"""Texts of the kernel and of tools, and what the parsers of facts make of each: `command_values/texts.txt` keeps it.
+
+To add a case, add a row, run `scripts/golden.py texts`, and read what it kept. A text that is none is a ParseError.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from conftest import answers
+from fake_sysfs import BRIDGE, config_space
+
+from ncclprobe.facts import (
+    cgroup,
+    cpu,
+    data_paths,
+    driver,
+    environment,
+    infiniband,
+    interfaces,
+    loader,
+    machine,
+    memory,
+    names,
+    nccl_conf,
+    nvidia_smi,
+    nvlink,
+    nvml,
+    pci,
+    placement,
+    plugins,
+    ports,
+    process,
+    reach,
+    routes,
+    software,
+    traffic,
+)
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.loader import Loader
+from ncclprobe.facts.machine import Dmi, NamedMachine
+from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE
+from ncclprobe.facts.plugins import Plugin, Plugins
+from ncclprobe.facts.routes import Route, Routes, Rule
+from ncclprobe.facts.software import Mapped, Software, Torch
+from ncclprobe.facts.traffic import Count, Traffic
+from ncclprobe.host import Question
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed, HostError, ParseError, TimedOut
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from tests.facts import made_up as of
+from tests.facts.made_up import GONE, NVML, TCP, learn
+
+UNREAD = r"""why=("|').*?\1, (?=refused='ParseError')"""  # what Python says of it differs by release
+GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keeps carriage returns
+BARS = "0x0 0x1fffff 0x20040200\n0x1000 0x101f 0x40101\n0x10 0x10 0x0\n" + "0x0 0x0 0x0\n" * 10
+VIRTUAL, ARM = "flags\t\t: fpu sse hypervisor lahf\n", "processor\t: 0\n"
+AZURE = "7783-7084-3265-9085-8269-3286-77"
+LIMITS = [["a:1", 0, "-", "nofile", "512"], ["a:2", 2, "soft", "nofile", "700"], ["a:3", 1, "soft", "nofile", "9"],
+          ["b:1", 0, "hard", "memlock", "unlimited"], ["b:2", 0, "soft", "memlock", "64"],
+          ["b:3", 2, "soft", "nproc", "1"], ["b:4", 2, "soft", "nofile", "many"]]  # fmt: skip
+COUNTER = {"packets": 0, "bytes": 0}
+TOPOLOGY = """<system version="1">
+ <cpu numaid="0"><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:00:00.0" class="0x030200"/>
+ <pci busid="0101:00:00.0" class="0x020700"/></pci></cpu>
+</system>
+"""
+
+
+def space(config: bytes) -> str:
+    """Return a config space as a host answers."""
+    rows = {hex(at): config[at : at + 16].hex() for at in range(0, len(config), 16)}
+    return json.dumps({"length": len(config), "rows": rows})
+
+
+def express(control: int, ats: int | None = None, following: int = 0x60) -> bytes:
+    """Return the config space of a function on PCI Express, with another capability before."""
+    config = bytearray(4096)
+    config[0:4], config[0x34], config[0x40:0x42], config[0x60] = b"\xde\x10\x30\x23", 0x40, b"\x05\x60", 0x10
+    config[0x41], config[0x68:0x6A] = following, control.to_bytes(2, "little")
+    if ats is not None:
+        config[0x100:0x104] = (1 << 16 | 0x000F).to_bytes(4, "little")
+        config[0x106:0x108] = ats.to_bytes(2, "little")
+    return bytes(config)
+
+
+def looping() -> bytes:
+    """Return a config space whose list of extended capabilities leads to its own beginning."""
+    config = bytearray(4096)
+    config[0x100:0x104] = (0x100 << 20 | 0x0001).to_bytes(4, "little")
+    return bytes(config)
+
+
+PORT_ACS = config_space(BRIDGE, (1, 2), 3, [4], acs=0x1D)
+
+
+def _fabric(mask: int, *changes: tuple[str, object]) -> object:
+    """Return what NVML's answer about a GPU's fabric means, with this mask of its health."""
+    said = {"clusterUuid": [0] * 16, "status": 0, "cliqueId": 0, "state": 3, "healthMask": mask, **dict(changes)}
+    return learn(nvml.nvml, NVML | {("nvml", "nvmlDeviceGetGpuFabricInfoV", 0): said}).all[0].fabric
+
+
+def _lengths(text: str, version: software.Version | None = None) -> object:
+    return [(len(each.name), len(each.value or "")) for each in nccl_conf.parse_conf(text, "f", version)]
+
+
+def _limits_of(variables: dict[str, str | None], lines: str = json.dumps(LIMITS)) -> object:
+    return learn(process.job_user, {("user_limits", "2000"): lines}, [Environment(variables), of.process_with()])
+
+
+def _container(variables: dict[str, str | None], sign: str, groups: str = "0::/init.scope\n") -> object:
+    said = {**of.SIGNS, **({("stat", sign): "{}"} if sign else {}), ("read", "/proc/1/cgroup"): groups}
+    return learn(process.container, said, [Environment(variables)])
+
+
+def _moved(before: Count | Absent, after: Count | Absent, kind: traffic.NicKind = "ethernet") -> object:
+    first, last = (Traffic(**{kind: {"nic": count}}) for count in (before, after))
+    return traffic.moved(first, last, kind)
+
+
+def _sent(before: int, after: int, kind: traffic.NicKind = "ethernet") -> object:
+    return _moved(Count(before, before), Count(after, before), kind)
+
+
+def _gbps(gtps: float | None, lanes: int | None) -> object:
+    link = pci.PcieLink(None, lanes, gtps, lanes)
+    return (round(link.max_gbps, 2) if link.max_gbps else None), link.gbps
+
+
+def _merged(*files: str) -> object:
+    merged = nccl_conf.merge(Environment({"A": "shell", "E": ""}), [nccl_conf.parse_conf(each, "f") for each in files])
+    return merged.effective, merged.overridden
+
+
+HEALTHY = {
+    "product_name": "NVIDIA H200",
+    "uuid": "GPU-0",
+    "pci": "<pci_bus_id>00000000:07:00.0</pci_bus_id><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen>"
+    "<current_link_gen>1</current_link_gen></pcie_gen><link_widths><max_link_width>16x</max_link_width>"
+    "<current_link_width>16x</current_link_width></link_widths></pci_gpu_link_info><replay_counter>3</replay_counter>",
+    "persistence_mode": "Enabled",
+    "mig_mode": "<current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig>",
+    "clocks_event_reasons": "<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>"
+    "<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>",
+    "fb_memory_usage": "<total>143771 MiB</total><used>600 MiB</used>",
+    "bar1_memory_usage": "<total>262144 MiB</total>",
+    "compute_mode": "Default",
+    "ecc_mode": "<current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc>",
+    "ecc_errors": "<volatile><sram_correctable>7</sram_correctable><sram_uncorrectable_parity>0"
+    "</sram_uncorrectable_parity><dram_uncorrectable>0</dram_uncorrectable></volatile><aggregate>"
+    "<sram_uncorrectable_parity>1</sram_uncorrectable_parity><sram_uncorrectable_secded>2</sram_uncorrectable_secded>"
+    "<dram_uncorrectable>4</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>",
+    "remapped_rows": "<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>",
+    "temperature": "<gpu_temp>31 C</gpu_temp><gpu_temp_slow_threshold>92 C</gpu_temp_slow_threshold>",
+    "gpu_power_readings": "<current_power_limit>200.00 W</current_power_limit>"
+    "<default_power_limit>700.00 W</default_power_limit>",
+    "applications_clocks": "<graphics_clock>1980 MHz</graphics_clock>",
+    "fabric": "<state>Completed</state><status>Success</status><cliqueId>7</cliqueId><clusterUuid>ab-cd</clusterUuid>"
+    "<health><bandwidth>Full</bandwidth><route_unhealthy>False</route_unhealthy></health>",
+    "processes": "<process_info><type>C</type><used_memory>512 MiB</used_memory></process_info>"
+    "<process_info><type>G</type><used_memory>4 MiB</used_memory></process_info>",
+}
+"""One GPU of ``nvidia-smi -q -x``: names and units as nvsmi_device_v12.dtd and nvidia-smi(1) have them."""
+
+
+def xml(*gpus: Mapping[str, str | None]) -> str:
+    """Return the output of ``nvidia-smi -q -x``; an element without a text is left out."""
+    listed = ["".join(f"<{name}>{text}</{name}>" for name, text in gpu.items() if text is not None) for gpu in gpus]
+    return (
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n<nvidia_smi_log>'
+        f"<driver_version>570.86.15</driver_version>{''.join(f'<gpu>{gpu}</gpu>' for gpu in listed)}</nvidia_smi_log>"
+    )
+
+
+OLDER: dict[str, str | None] = {
+    **dict.fromkeys(("gpu_power_readings", "clocks_event_reasons")),
+    "power_readings": "<enforced_power_limit>250 W</enforced_power_limit>"
+    "<default_power_limit>300 W</default_power_limit>",
+    "clocks_throttle_reasons": "<clocks_throttle_reason_hw_slowdown>Active</clocks_throttle_reason_hw_slowdown>",
+}
+
+
+def _by_smi(*changes: Mapping[str, str | None], compute: str = "9.0\n9.0\n", **more: str) -> object:
+    """Return what nvidia-smi tells where NVML cannot be asked; `changes`: of each GPU."""
+    said = {("nvml", "nvmlDeviceGetCount"): GONE, ("run", "nvidia-smi", "--version"): "CUDA Version : 12.8\n"}
+    text = more.get("text") or xml(*({**HEALTHY, **each} for each in changes))
+    return learn(nvml.nvml, said | {nvidia_smi.ASK: text, nvidia_smi.ASK_COMPUTE: compute})
+
+
+def _differs(**changed: str) -> object:
+    """Return the fields of a GPU that are otherwise if nvidia-smi says this of it."""
+    usual, now = (learned.all[0] for learned in (_by_smi({}, {}), _by_smi(changed, {})))
+    return [(each, getattr(now, each)) for each in now.__struct_fields__ if getattr(now, each) != getattr(usual, each)]
+
+
+def _odd_answer(function: str, answer: object, field: str, *more: object) -> object:
+    gpu = learn(nvml.nvml, NVML | {("nvml", function, 0, *more): json.dumps(answer)}).all[0]
+    return getattr(gpu, field), gpu.lost
+
+
+class Machine:
+    """A machine made of folders with libraries, each by what it says of itself."""
+
+    def __init__(self, files: dict[str, dict[str, Any]], cached: dict[str, str] | None = None) -> None:
+        self.files, self.cached = files, cached or {}
+
+    def ask(self, *question: str | int) -> str:
+        kind, path, *names = map(str, question)
+        said: dict[Question, Any] = {}
+        if kind == "ld_cache":
+            said[question] = list(self.cached.items())
+        elif kind == "among":
+            said[question] = [name for name in names if f"{path}/{name}" in self.files]
+        elif path in self.files and (kind == "elf" or "symbols" in self.files[path]):
+            empty = {"soname": "", "needed": [], "rpath": "", "runpath": "", "needs_versions": {}, "versions": []}
+            said[question] = empty | self.files[path] if kind == "elf" else self.files[path]["symbols"]
+        else:
+            said[question] = GONE
+        return answers(said).ask(*question)
+
+
+TORCH, OWN, NET = "/venv/torch", "/venv/nvidia/nccl/lib", "/opt/ofi/libnccl-net.so"
+CUDA_LIBRARY, SITE_NCCL = f"{TORCH}/lib/libtorch_cuda.so", "/site/libnccl.so.2"
+PATHS = "$ORIGIN/../../nvidia/nccl/lib:/rt"
+NEEDED = ["libcudart.so.12", "libnccl.so.2", "libm.so.6"]
+BASE: dict[str, dict[str, Any]] = {
+    CUDA_LIBRARY: {"needed": NEEDED, "rpath": PATHS, "symbols": {"undefined": ["ncclSend", "ncclCommSplit"]}},
+    "/rt/libcudart.so.12": {}, f"{OWN}/libnccl.so.2": {"symbols": {"defined": []}},
+    "/site/libcudart.so.12": {}, SITE_NCCL: {"symbols": {"defined": ["ncclSend"]}},
+    NET: {"needed": ["libcudart.so.12", "libfabric.so.1", "libc.so.6", "libnccl.so.2"],
+          "needs_versions": {"libc.so.6": ["GLIBC_9", "GLIBC_2.34"]}},
+    "/usr/lib64/libc.so.6": {"versions": ["GLIBC_2.34"]}, "/usr/lib/x86_64-linux-gnu/libcudart.so.12": {},
+}  # fmt: skip
+LATE = {**BASE, CUDA_LIBRARY: {**BASE[CUDA_LIBRARY], "runpath": PATHS}}
+INSTALLED = Software({}, mapped=Mapped(f"{OWN}/libnccl.so.2", "DT_RPATH"), torch=Torch(TORCH, "12.8"))
+
+
+def _linked(files: dict[str, dict[str, Any]], searched: Loader, *cached: str, **more: Any) -> object:
+    """Return which file the loader maps for each needed library, what of it is missing, and which files it hides."""
+    environment = Environment({"NCCL_NET_PLUGIN": more.get("named")})
+    found = Plugins((Plugin(NET, "net", "ofi", reachable=more.get("reachable", True)),))
+    host = Machine(files, dict.fromkeys(cached, "/cuda/libcudart.so.12"))
+    told = plugins.linking.run(host, searched, more.get("software", INSTALLED), found, environment)
+    return [(each.name, each.needed_by, each.path, each.why, each.lacks, each.others) for each in told.libraries]
+
+
+_ROUTES = Routes(
+    (Route("0.0.0.0/0", "eth0", "10.0.0.1", 100), Route("10.1.0.0/16", "a", metric=5), Route("10.1.0.0/16", "b")),
+    (Rule(1, "101", "10.2.0.0/16"), Rule(2, "102", interface="x"), Rule(3, "main")),
+    (Route("10.1.0.0/16", "c", table="101"), Route("10.1.0.0/16", "d", table="102")),
+)
+_CUT = {"length": 70, "rows": {"0x000": "ff" * 4}}
+
+CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
+    cpu.cpu_list: ["0", "0-2,5\n", "", "8,10-11", "3-3", "2-1", "a", "0-1-2", "1,,2", "-1",
+                   f"0-{bounds.LISTED_NUMBERS - 1}", f"0-{bounds.LISTED_NUMBERS}", "1234567"],
+    cpu.model_name: ["model name\t: A  \nmodel name\t: B\n", "cpu\t\t: POWER9\n", "cpus : 3\n", ""],
+    machine.distribution: ['NAME="x"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n', "PRETTY_NAME='Rocky Linux 9'\n", "NAME=x\n",
+                           "", "PRETTY_NAME='x"],
+    machine.synchronized: ["NTPSynchronized=yes\n", "NTPSynchronized=no", "", "yes"],
+    machine.identify: [
+        *((Dmi("Amazon EC2", product), VIRTUAL, "") for product in ("p5.48xlarge", "unnamed")),
+        (Dmi("Amazon EC2", "g4dn.metal"), VIRTUAL, "xen"), (Dmi("Amazon EC2", "g5g.16xlarge"), ARM, ""),
+        (Dmi("Google", "Google Compute Engine"), VIRTUAL, ""), (Dmi("Google", "Google Compute Engine 2"), ARM, ""),
+        (Dmi("Microsoft Corporation", "Virtual Machine", asset_tag=AZURE), VIRTUAL, ""),
+        (Dmi("Microsoft Corporation", "Surface"), ARM, ""), (Dmi("Microsoft Corporation", "Virtual Machine"), ARM, ""),
+        (Dmi("Oracle Corporation", "ORACLE SERVER X9", asset_tag="OracleCloud.com"), "flags\t\t: fpu\n", ""),
+        (Dmi("Acme", "Virtual Machine"), ARM, ""), (Dmi("Acme", "node.metal"), VIRTUAL, ""), (Dmi(), ARM, "xen"),
+        (Dmi(bios_vendor="VMware"), ARM, ""), (Dmi(board_vendor="QEMU"), ARM, ""), (Dmi("Supermicro", "S.2"), ARM, ""),
+        (Dmi("NVIDIA", "DGXH100"), "flags\t\t: fpu hypervisors\n", ""),
+    ],
+    cgroup.quota: ["max 100000", "-1", ("150000", "100000"), "100000", "x 100000", "100000 0", "", "-5 100000", "5 1 1",
+                   "0 1"],
+    cgroup.nbytes: ["max\n", "4096\n", str((1 << 60) - 1), str(1 << 60), "x", "-1", ""],
+    cgroup.throttling: ["nr_periods 1\nnr_throttled 2\nthrottled_usec 3\n", "nr_periods 1\nthrottled_time 3\n", ""],
+    cgroup.places: [(of.GROUPS1, of.MOUNTS1), ("0::/\n", of.MOUNTS2), ("0::/\n", ""), ("x", ""), ("0::/\n",
+                    "30 23 0:26 / /x"),
+                    ("4:memory:/other\n", of.MOUNTS1), ("0::/" + "a/" * 40 + "\n", of.MOUNTS2)],
+    process.namespace: ["ipc:[4026531839]", "ipc:[x]", ""],
+    process.real_user: ["Name:\tx\nUid:\t7\t0\t0\t0\n", "Uid: 7\n"],
+    process.status: [of.STATUS, of.STATUS.replace("Mems", "x"), of.STATUS.replace("CapEff", "x"),
+                     of.STATUS.replace("0020", "x"),
+                     of.STATUS.replace("0000000000204000", "ffffffffffffffff")],
+    process.is_held: [("x", True, {"paths": ["x"], "hidden": 0}, False), ("x", True, {"paths": [], "hidden": 5}, True),
+                      ("x", False, {"paths": [], "hidden": 0}, True), ("x", False, {"paths": [], "hidden": 5}, True),
+                      ("x", True, {"paths": [], "hidden": 0}, False)],
+    _limits_of: [{}, {"SLURM_JOB_UID": "1000"}, {"SLURM_JOB_UID": "2000"},
+                 {"SLURM_JOB_UID": "2000", "SLURM_RLIMIT_NOFILE": "U4096", "SLURM_RLIMIT_MEMLOCK": str((1 << 64) - 1)},
+                 {"SLURM_JOB_UID": "2000", "SLURM_RLIMIT_NOFILE": str((1 << 63) - 2), "SLURM_RLIMIT_MEMLOCK": "many"},
+                 ({"SLURM_JOB_UID": "2000"}, '[["a:1", 1, "-", "memlock", "-1"], ["a:2", 1, "soft", "memlock", "2"]]')],
+    _container: [({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/.dockerenv"), ({"APPTAINER_CONTAINER": "/x.sif"}, ""),
+                 ({"SINGULARITY_CONTAINER": "/x.sif", "container": "x"}, ""), ({"container": "lxc"}, "/.dockerenv"),
+                 ({"container": "podman"}, "/run/.containerenv"), ({"container": "lxc"}, ""), ({}, ""),
+                 ({}, "", "0::/kubepods/besteffort/pod1\n"), ({}, "", "0::/machine.slice/machine-x\n"),
+                 ({}, "", "0::/libpod-7\n")],
+    memory.meminfo: ["MemTotal:  1024 kB\nMemAvailable:  512 kB\n", "MemTotal: 1024 kB\n", "MemAvailable: 1 kB\n", ""],
+    memory.policy: ["7ffe8 default stack anon=3", "7ffe8 bind:1 stack", "7ffe8 bind=static:0-1,3 stack",
+                    "7ffe8 prefer (many):2 stack", "7ffe8 local stack", "x", ""],
+    driver.loaded: ["NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC\n",
+                    "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build\n", "GCC version"],
+    driver.state: ["a\nREADY \n", "", "\n", "x" * 40, "x" * 41],
+    driver.nodes: ["# a\n\n1 # b\n2", "n\n" * bounds.IMEX_NODES, "n\n" * (bounds.IMEX_NODES + 1)],
+    driver.kernel_version: ["5.15.0-1053-nvidia", "6.8", "6", "x"],
+    driver.fabric_manager_version: ["Fabric Manager version is : 535.161.08\n", "Fabric Manager version is : x"],
+    names.comm_id_host: ["10.0.0.1:9999", "[fe80::1%eth0]:9999", "head", "a,b:1", ":1,c:2", "ab", "a", "", ":99",
+                         "[::1", "[n1]:9"],
+    names.sources: ["hosts: files", "hosts : a b", "hosts:a [x=y] b # c", "host: x", ""],
+    interfaces.place: ["../../devices/virtual/net/lo", "../../devices/pci0000:00/0000:00:1c.0/0000:02:00.1/net/a",
+                       "../../devices/vmbus/x/net/a", "../../devices/pci10000:00/10000:e1:00.0/net/a"],
+    interfaces.device_type: ["DEVTYPE=bond \nX=1\n", "X=1\n"],
+    interfaces.parse_address: [
+        *(("eth0", {"family": family, "address": address, "netmask": mask}, True)
+          for family, address, mask in ((2, "10.0.0.1", "255.0.0.0"), (10, "fe80::1%a", None), (2, "x", None),
+                                        (2, "10.0.0.1", "y")))],
+    routes.main4: [of.ROUTE, "", "odd", of.ROUTE.replace("010200C0", "x"), of.ROUTE.replace("Destination", "x"),
+                   "0: lookup local"],
+    routes.main6: [of.ROUTE6, "", "x\n"],
+    routes.rules: [json.dumps(of.RULES), "", "odd", "0: from all lookup local", "{}", "[7]", '[{"priority": "x"}]',
+                   '[{"priority": 1, "src": "x/9"}]'],
+    routes.tables: [json.dumps(of.TABLE), "[]", '[{"dst": "x"}]', '[{"dst": "10.0.0.1/8", "metric": "x"}]'],
+    ports.port_list: ["29500,40000-40010\n", "", "65535", "65536", "1-65536", "1-", "5,x", "1 2", "70000"],
+    ports.port_range: ["32768\t60999\n", "1", "1 2 3", "a b"],
+    ports.number: ["-1\n", "1 2", "x"],
+    ports.listening: [TCP, of.TCP6, TCP.replace("0100007F:733C", "00000000:0016"), "", "sl\n", TCP.replace(" 0A ",
+                      " 01 "),
+                      TCP.replace("0100007F", "7F"), TCP.replace("0100007F", "0100007F" * 2)],
+    ports.time_wait: ["TCP: inuse 5 tw 28 alloc 23\n", "UDP: tw 3\n", ""],
+    ports.chains: ['{"nftables": []}', "{}", "[]", "x",
+                   '{"nftables": [{"chain": {"hook": "input", "type": "filter"}}]}'],
+    ports.rules: [json.dumps(of.in_chain(of.ESTABLISHED, last)) for last in (
+        [{"reject": {"type": "icmpx", "expr": "admin-prohibited"}}],  # firewalld's
+        [{"counter": COUNTER}, {"log": {"prefix": "a"}}, {"drop": None}],
+        [{"counter": COUNTER}, {"xt": {"type": "target", "name": "REJECT"}}],
+        [{"counter": COUNTER}, {"xt": None}],  # iptables-nft, by nft before 1.0.7
+        [{"xt": {"type": "match", "name": "tcp"}}, {"xt": {"type": "target", "name": "REJECT"}}],
+        [{"match": {}}, {"drop": None}], [{"jump": {"target": "KUBE-FIREWALL"}}], [])] + ["x", '{"nftables": []}'],
+    infiniband.rate: ["800 Gb/sec (4X XDR)\n", "100 Gb/sec (2X HDR)", "2.5 Gb/sec (1X)", "10 Gb/sec (4X)",
+                      "2.5 Gb/sec (1X SDR)", "40 Gb/sec (4X FDR10)", "", "400", "400 Gb/s (4X NDR)", "-1 Gb/sec (4X)",
+                      "400 Gb/sec (4X NDR) x"],
+    infiniband.state: ["1: DOWN\n", "7: Phy Test", "9: <unknown>", "4:ACTIVE", "ACTIVE", ""],
+    infiniband.hexadecimal: ["0x1a\n", "0xFFFF", "1a", "0x"],
+    infiniband.parent: ["../../../0000:41:00.0\n", "../../../platform/rnic.0"],
+    infiniband.gids: ['{"0": "::1", "12": "fe80::1", "x": "::2", "3": null}', '{"0": null, "1": null}', "{}",
+                      '{"0": "x"}'],
+    infiniband.pkeys: ['{"10": "0xffff", "2": "0x7fff"}', '{"0": "x"}'],
+    infiniband.counters: ['{"a": "0", "b": "-1", "c": null, "lifespan": "10", "d": "N/A (no PMA)"}', "odd", "[]",
+                          '{"a": 7}', '{"a": "7", "b": [1]}'],
+    infiniband.priorities: ['{"5": "1", "3": "1", "4": "0"}', "{}", "", "[]", "7", '{"a": "1"}'],
+    infiniband.gid_text: [*(infiniband.IPv6Address(text) for text in ("::ffff:10.0.0.1", "fe80::1", "::1"))],
+    pci.identity: ["PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\nDRIVER=nvidia\n",
+                   "PCI_CLASS=20700\nPCI_ID=15B3:1021\n", "PCI_ID=10DE:2330\n", "PCI_CLASS=x\nPCI_ID=10DE:2330\n", ""],
+    pci.place: ["../../../devices/pci0000:00/0000:00:05.0", "../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0",
+                "../../../devices/LNXSYSTM:00/VMBUS:00/47505500-0001-0000/pci0001:00/0001:00:00.0\n",
+                "../d/pci0000:64/0000:64:00.5/pci10000:00/10000:00:02.0/10000:01:00.0", "", "x/y", "0000:41:00.0"],
+    pci.speed: ["16.0 GT/s PCIe\n", "8 GT/s\n", "2.5 GT/s PCIe", "Unknown\n", "Unknown speed", "x", "16 GB/s"],
+    pci.width: ["16\n", "1", "32", "0", "63", "255", "x"],
+    _gbps: [(2.5, 1), (5.0, 8), (8.0, 16), (16.0, 16), (32.0, 16), (64.0, 16), (None, 16), (8.0, None)],
+    pci.bars: [BARS, "0x0 0x1 0x0\n", ""],
+    pci.aer: ["RxErr 3\nBadTLP 0\nBadDLLP 1\nTOTAL_ERR_COR 4\n", "", "x\n"],
+    pci.normal: ["00000000:C4:00.0", "c4:00.1", "00010000:01:00.0", "0000:c4:00", "c4:00.8", ""],
+    pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]),
+              space(b"\xff" * 4096), space(looping()), json.dumps(_CUT), "x", '{"length": 4}'],
+    pci.settings: [space(express(0x5930)), space(express(0x2820, 0x8000)), space(express(0x2820, 0)),
+                   space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40))],
+    nvidia_smi.count: ["GPU 0: A\n  GPU 1: B\nGPU 2: C\n", "no devices\n", ""],
+    nvidia_smi.cuda_version: [
+        "NVML version : 570.86\nCUDA Version        : 12.4\n", "CUDA Version: 12\n",
+        'CUDA version        : Deprecated, see "CUDA UMD version" instead\nCUDA UMD version    : 13.3\n'],
+    nvlink.parse: ["", "\n", "Link 0: 25 GB/s", "no", of.TWO_GPUS, of.TWO_GPUS * 2, of.TWO_GPUS.replace("Link 1",
+                   "Link 0"),
+                   of.TWO_GPUS.replace("<inactive>", "25 Gb"),
+                   "".join(f"> {line}\n" for line in of.TWO_GPUS.splitlines()),
+                   f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {of.TWO_GPUS.splitlines()[-1]}\n"],
+    nvml.members: [[0], [5, 1], [1 << 63], []],
+    nvml.reasons: [0, 1, 0x1FF, 0x200, 1 << 63],
+    software.parse_version: ["2.29.7", "2.29.7+cuda13.0", "v2.30.7-1", " 2.30\n", 22907, "22907", 20906, 2804, 2708, "",
+                             "2", "two", "2.x", "0", 7, "123456789", "2.29.7.1", "9999", "10000"],
+    software.reaches: [((2, 28, 3), (2, 28, 3)), ((2, 28, 3), (2, 28)), ((2, 28, 3), (2, 28, 7)), ((2, 9, 6), (2, 28)),
+                       (None, (99, 0))],
+    software.torch_cuda: ["cuda: Optional[str] = '13.0'\n", "__version__ = '2.1.0'\ncuda = '12.1'\nhip = None\n",
+                          "cuda: Optional[str] = None\n", *(f"cuda: Optional[str] = '{bad}'\n" for bad in
+                          ("9" * 5000, "x", "", "1234.5", "12.4" + "0" * 100))],
+    software.version_text: ['["x", "NCCL version 2.30.7+cuda13.3"]', '["NCCL version of nothing"]', "x", "7"],
+    loader.elf: [(json.dumps({"needed": ["a"], "runpath": "", "rpath": "$ORIGIN/../../n/lib:${ORIGIN}:/abs//x:$ORIGINS",
+                              "needs_versions": {"libc.so.6": ["GLIBC_2.34"]}, "versions": ["A"]}), "/v/t/lib/a.so"),
+                 ("x", "/a"), ('{"needed": []}', "/a"), ('{"needed": [], "rpath": "../x:..", "runpath": "a"}', "/v/a")],
+    nccl_conf.log_folder: ["/tmp/nccl.%h.%p", "/logs/%h/nccl.%p", "nccl.log", "stdout", "STDERR", "/dev/stderr", "",
+                           "/a"],
+    nccl_conf.graph_trouble: [
+        '<graphs version="1"><graph id="0" pattern="4"/></graphs>\n', '<!-- ours -->\n<graphs version="1"/>',
+        '<system version="1"></system>', "", '<graphs version="1"><graph id="0"', '<graphs version="1"><graph id="0"/>',
+        '<graphs version="2"></graphs>', "<graphs ></graphs>", "# rings\n0 1 2 3"],
+    nccl_conf.conf_paths: [({}, "/h"), ({}, None), ({"NCCL_CONF_FILE": ""}, "/h"), ({"NCCL_CONF_FILE": "/s"}, "/h"),
+                           ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 23, 0)), ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 22, 9)),
+                           ({}, "", (2, 30, 3))],
+    _merged: [("A=user\nB=user\nB=later\nE=user", f"A={SYSTEM_FILE}\nB=system\nC=system\n")],
+    placement.cloud_init: ['{"v1.region": "r", "v1.availability_zone": "z"}', "{}", "", "[]", "{", "null", '"x"'],
+    placement.pod_labels: ['cloud.google.com/gce-topology-block="b1"\ncloud.google.com/gce-topology-host="h9"\n'
+                           'cloud.google.com/gce-topology-subblock="s2"\ntopology.kubernetes.io/zone="us-central1-a"\n',
+                           "x\n", ""],
+    data_paths.parse_mounts: [of.FILE_SYSTEMS, "23 1 8:1 / /", "a b - c", "23 1 8:1 / / rw - ext4\n", ""],
+    environment.parse: ['{"A": "1", "B": null}', "", "[1]", '{"A": 1}', "odd"],
+    _moved: [(Absent("a"), Count(1, 1)), (Count(1, 1), Absent("b")), (Count(1, 2), Count(5, 9)),
+             (Count(9, 9), Count(9, 1))],
+    _sent: [(0, 5), ((1 << 32) - 8, 8), (1 << 31, 10), ((1 << 31) - 1, 10), (1 << 32, 10), (1 << 33, 1 << 32),
+            ((1 << 34) - 8, 8, "rdma"), (1 << 33, 8, "rdma"), ((1 << 33) - 1, 8, "rdma"), (1 << 34, 8, "rdma")],
+}  # fmt: skip
+_SITE = Loader(library_path=("/site",))
+DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
+    "the machine of a name": (lambda name: NamedMachine(name).machine,
+                              ["bm.gpu4.8", "a3-megagpu-8g", "p5.48xlarge", "standard_nd96", "dgx-h100"]),
+    "limits of a process": (lambda said: getattr(
+        learn(process.process, of.PROCESS | {("rlimit", "RLIMIT_NPROC"): said}), "nproc", "not learned"), [
+        [7, None], ["7", None], [{}, 7], [1.5, 2], [True, 7], [7], 7, "77"]),
+    "a device node that does not open": (
+        lambda why: learn(infiniband.infiniband, of.CARD | {("open", "/dev/infiniband/uverbs3"): why}).devices[0].opens,
+        [Failed("No such device"), TimedOut("no answer")]),
+    "shapes of measured paths": (lambda said: learn(reach.paths, {("sample", "paths"): said}), [
+        [], {}, {"me": 0}, {"me": 0, "names": {"x": "n0"}}, {"me": "0", "names": {}},
+        {"me": 0, "names": {}, "rows": [{}]}, {"me": 0, "names": {"0": "n0"}}]),
+    "answers about data paths": (lambda said: learn(data_paths.data_paths, of.DATA | {("data", "stat",
+        "/link"): said}), [
+        {**of.LOOK, "kind": "fifo"}, {**of.LOOK, "uid": "0"}, [], {}, TimedOut("late")]),
+    "how many data paths": (lambda count: type(learn(data_paths.data_paths, {
+        ("sample", "asked_paths"): {"paths": [f"/{each}" for each in range(count)]}})).__name__, [
+        bounds.DATA_PATHS, bounds.DATA_PATHS + 1]),
+    "odd answers of NVML": (_odd_answer, [
+        ("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"),
+        ("nvmlDeviceGetRemappedRows", [0, 0], "remap_failed"), ("nvmlDeviceGetMigMode", [True], "mig"),
+        ("nvmlDeviceGetMigMode", [1, True], "mig"), ("nvmlDeviceGetComputeMode", 4, "compute_mode"),
+        ("nvmlDeviceGetComputeMode", 3, "compute_mode"), ("nvmlDeviceGetComputeMode", -1, "compute_mode"),
+        ("nvmlDeviceGetCudaComputeCapability", [9], "compute"), ("nvmlDeviceGetPersistenceMode", None, "persistence"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"),
+        ("nvmlDeviceGetEnforcedPowerLimit", [700000], "power_limit_W"),
+        ("nvmlDeviceGetTotalEccErrors", 7, "ecc_since_reset", 1, 0),
+        ("nvmlDeviceGetTotalEccErrors", 8, "ecc_ever", 1, 1),
+        ("nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}, "sram_worn")]),
+    "GPUs by nvidia-smi": (_by_smi, [({}, {}), ({},), (OLDER, OLDER)]),
+    "a change of what nvidia-smi says": (lambda name, text: _differs(**{name: text}), [
+        ("mig_mode", "<current_mig>N/A</current_mig>"), ("remapped_rows", "N/A"), ("fabric", "<state>N/A</state>"),
+        ("applications_clocks", "<graphics_clock>9 GHz</graphics_clock>"), ("processes", ""),
+        ("fb_memory_usage", "<total>GPU is lost</total>"), ("fb_memory_usage", "<total>[GPU requires reset]</total>"),
+        ("fb_memory_usage", "<total>ERR!</total>"), ("compute_mode", "Exclusive_Process"),
+        ("fabric", "<state>Completed</state><status>Failure</status>"),
+        ("fabric", "<state>In Progress</state><status>N/A</status><health><bandwidth>Degraded</bandwidth>"
+                   "<route_unhealthy>True</route_unhealthy></health>"),
+        ("clocks_event_reasons", "<clocks_event_reason_hw_slowdown>Active</clocks_event_reason_hw_slowdown>"
+                                 "<clocks_event_reason_display_clocks_setting>Active"
+                                 "</clocks_event_reason_display_clocks_setting>"),
+        ("ecc_errors", "<volatile><double_bit><total>5</total></double_bit></volatile>"),
+        ("ecc_errors", "<volatile><sram_uncorrectable>N/A</sram_uncorrectable></volatile>"),
+        ("gpu_power_readings", "<current_power_limit>[N/A]</current_power_limit>"),
+        ("gpu_power_readings", "<current_power_limit>199.5 W</current_power_limit>"),
+        ("processes", "<process_info><type>C+G</type><used_memory>N/A</used_memory></process_info>")]),
+    "what nvidia-smi does not tell": (lambda text: _by_smi(text=text), [
+        "No devices were found", xml(), "<a/>", "<nvidia_smi_log><gpu>", f'<!ENTITY a "b">{xml(HEALTHY)}']),
+    "how many NVLinks": (lambda text: str(learn(nvlink.nvlink, NVML | {
+        ("nvml", "nvmlDeviceGetFieldValues", 0, "91", "0"): text}, [nvml.nvml]).gpus[0])[:60], [
+        "[2]", "[0]", f"[{bounds.NVLINKS}]", f"[{bounds.NVLINKS + 1}]", "[]", "[1, 1]", "7",
+        '[{"refused": "Failed", "why": "Not Supported"}]', '[{"refused": "Failed", "why": "Unknown Error"}]']),
+    "libraries that are mapped": (_linked, [
+        (BASE, _SITE), (LATE, _SITE), (BASE, Loader()), (LATE, Loader(preload=("/x/libnccl.so.2.27.3",))),
+        ({CUDA_LIBRARY: BASE[CUDA_LIBRARY]}, Loader(preload=("/x/libnccl.so.2.27.3",))),
+        ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader(), "libcudart.so.12"),
+        ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader())]),
+    "libraries of a plugin that is named": (lambda named, reachable, software: _linked(
+        BASE, _SITE, named=named, reachable=reachable, software=software), [
+        ("ofi", True, INSTALLED), ("ofi", False, INSTALLED), (NET, False, INSTALLED), ("", False, Software({})),
+        ("", True, replace(INSTALLED, torch=Torch(TORCH, None)))]),
+    "threads that are left": (lambda most, used: cgroup.PidsLimit(most, "", used).left, [(5, 7), (5, Absent("x"))]),
+    "DMA-BUF": (lambda kernel, flavour: driver.GpuDirect({}, kernel, flavour).dma_buf, [
+        ((5, 12), "open"), ((5, 11), "open"), ((6, 0), "proprietary"), ((6, 0), None), ((6, 0), Absent("x")),
+        (Absent("x"), "open")]),
+    "loopback addresses": (lambda *found: names.Master("n", found).loopback,
+                           [("127.0.1.1", "::1", "fe80::1%eth0"), ("10.0.0.1",)]),
+    "the route of a packet": (_ROUTES.leaving, [
+        ("10.1.0.9", ""), ("10.1.0.9", "10.2.0.5"), ("10.9.0.9", "10.2.0.5"), ("8.8.8.8", "10.0.0.5")]),
+    "kind of a function": (lambda code, vendor: pci.Identity(code, vendor, 0).kind, [
+        (0x030200, 0x10DE), (0x030000, 0x10DE), (0x030000, 0x1A03), (0x040300, 0x10DE), (0x068000, 0x10DE),
+        (0x068000, 0x8086), (0x068001, 0x1014), (0x068000, 0x1014), (0x020000, 0x15B3), (0x020700, 0x15B3),
+        (0x028000, 0x15B3), (0x0C0600, 0x15B3), (0x010802, 0x144D), (0x060400, 0x10B5), (0x120000, 0x10DE)]),
+    "switches": (lambda *bridges: pci.PciPosition("pci0000:00", bridges).switches,
+                 [(), ("r",), ("r", "u"), ("r", "u", "d"), ("r", "u", "d", "v", "e")]),
+    "settings in lspci's words": (lambda control, ats: str(pci.settings(space(express(control, ats)))),
+                                  [(0x5930, None), (0x2820, 0x8000), (0, 0)]),
+    "fabric of NVLink": (_fabric, [
+        *((mask,) for mask in (0, 0x1AA, 0x001, 0x155, 0x154, 0x100, 0x200, 0x400)), (0, ("state", 4)),
+        (0, ("clusterUuid", [256] * 16)), (0, ("clusterUuid", 10**12)), (0, ("healthMask", None)),
+        (0, ("status", -1))]),
+    "topology files": (lambda text: nccl_conf.topology_file("/t", text), [
+        TOPOLOGY, "", "not found", TOPOLOGY[:100], '<pci busid="1:0:0.0" class="0x0604"><pci busid="2:0:0.0"',
+        '<system\tversion=\'1\'><pci class="0x030200" busid="0001:00:00.0"/></system>',
+        '<system version="x"><pcix busid="1:0:0.0" class="0x0302"/><pci busid="a b" class="0x0302"/></system>',
+        "<pci " * 200_000, '<pci busid="' * 100_000]),
+    "lines of nccl.conf": (lambda text, version: nccl_conf.parse_conf(text, "f", version), [
+        *((text, version) for version in (None, GETLINE) for text in (
+            "", "NCCL_DEBUG=INFO", "# a note\n\nNCCL_DEBUG=WARN\n", "NCCL_DEBUG = INFO\n", " # NCCL_DEBUG=INFO\n",
+            "#NCCL_DEBUG=INFO\n", 'NCCL_NET="IB"  # why\n', "NCCL_NET_FORCE_MERGE=a=b\n", "NCCL_DEBUG=\n",
+            "NCCL_DEBUG\n=INFO\n", "A=1\nA=2\n", "A=1\0B=2\nC=3", "A=1\r\r\n")),
+        ("A=1\r\n", (2, 30, 3)), ("A=1\r\n", (2, 30, 2)), ("#A=1\n# a note\n", (2, 25, 1)), ("#A=1\n", (2, 26, 0))]),
+    "lengths in nccl.conf": (_lengths, [
+        "n" * (LONGEST_FIELD + 1) + "=" + "v" * (LONGEST_FIELD + 2), "A=" + "x" * (LONGEST_LINE - 2) + "\nB=2",
+        "A=" + "x" * (LONGEST_LINE - 2) + "B=2", ("A=" + "x" * (LONGEST_LINE - 2) + "B=2", GETLINE)]),
+    "lines that define nothing": (lambda text: [*nccl_conf.undefined(text, "f")], ["setenv A B\n\n# c\nD: E\nF=1\n"]),
+    "the mount of a path": (lambda path: data_paths.mount_of(path, data_paths.parse_mounts(of.FILE_SYSTEMS)).source, [
+        "/data/set", "/data", "/database", "/data/cache/x", "/my data/x", "/"]),
+    "local and remote": (lambda kind: ((of := data_paths.Mount("/", kind, "s")).is_local, of.is_remote), [
+        "ext4", "tmpfs", "nfs", "nfs4", "lustre", "fuse.x", "fuse", "ceph", "other"]),
+    "rates": (lambda *row: ((rate := data_paths.ReadRate(*row)).from_memory, rate.per_s), [
+        (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, 2.0, 0.0, "why")]),
+}  # fmt: skip
+
+
+def results() -> Iterator[tuple[str, list[str]]]:
+    """Yield each function, and a line for each of its rows: the arguments and what comes of them."""
+    named = {f"{each.__module__.removeprefix('ncclprobe.')}.{each.__name__}": (each, CALLS[each]) for each in CALLS}
+    for name, (function, rows) in {**named, **DERIVED}.items():
+        yield name, [f"{each!r:.70} -> {_result(function, each)}" for each in rows]
+
+
+def _result(function: Callable[..., object], arguments: Any) -> str:
+    try:
+        found = function(*arguments) if isinstance(arguments, tuple) else function(arguments)
+    except (ParseError, HostError, ValueError) as error:
+        return type(error).__name__
+    spelled = re.sub(r"frozenset\(\{(.*?)\}\)", lambda each: str(sorted(each[1].split(", "))), str(found))
+    return f"{re.sub(UNREAD, '', spelled):.2000}"
