@@ -51,6 +51,7 @@ from tests import report_inputs
 from tests.checks import cases
 from tests.facts import test_launcher
 from tests.localise import standing, standing_cases, test_arrival
+from tests.log import ends, healthy, others, reasons, whole
 
 Rows = Iterator[tuple[str, object]]
 
@@ -505,6 +506,9 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "arrivals": _arrivals_inputs,
     "stacks": _stacks_inputs,
     "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
+    "logs-ends": lambda: whole.outcomes((*ends.TEXTS, *healthy.TEXTS)),
+    "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
+    "logs-others": lambda: whole.outcomes(others.TEXTS),
     "training": _training_inputs,
     "layout": _layout_inputs,
     "boxes": _boxes_inputs,

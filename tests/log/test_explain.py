@@ -12,7 +12,6 @@ import pytest
 from ncclprobe.commands import explain, main
 from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row
-from tests.log.test_outcome import accused
 
 NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"
 UNHANDLED = "[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\n"
@@ -257,23 +256,3 @@ def test_a_cause_that_only_the_table_knows_has_the_remedy_of_its_check(
     assert said.startswith("CAUSE  n1: memory cannot be registered: Cannot allocate memory [memlock]\n")
     assert "what to do: use `ulimit -l unlimited` in the job" in said
     assert " ".join(said.split()).endswith("`ncclprobe doctor` host.limits")
-
-
-def test_a_plugin_that_is_not_needed_is_no_cause_where_nothing_failed(tmp_path: Path) -> None:
-    tried = "n1:7:9 [0] x.cc:7 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing initialization.\n"
-    report = tmp_path / "report.json"
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    explain.main(
-        [written(folder, a=f"{tried}n1:7:9 [0] NCCL INFO Using network Socket\n"), "-q", "--json", str(report)]
-    )
-    assert accused(json.loads(report.read_text())) == []
-
-
-def test_a_plugin_that_failed_with_the_last_words_of_a_log_is_told(tmp_path: Path) -> None:
-    failed = "n1:7:9 [0] x.cc:7 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument\n"
-    report, folder = tmp_path / "report.json", tmp_path / "logs"
-    folder.mkdir()
-    explain.main([written(folder, a=f"n1:7:9 [0] NCCL INFO Channel 00\n{failed}"), "-q", "--json", str(report)])
-    (cause,) = json.loads(report.read_text())["causes"]
-    assert (cause["code"], "open AV" in cause["evidence"][0]["text"]) == ("stated", True)

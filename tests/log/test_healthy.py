@@ -1,14 +1,12 @@
 """Logs of jobs that went well have no cause, whatever release wrote them and whatever launcher is before them."""
 
-from pathlib import Path
-
 from ncclprobe.checks.log.known import understood
 from ncclprobe.logs.answer import is_condition
 from ncclprobe.logs.job_log import JobLog
 from ncclprobe.logs.timeline import not_understood
 from ncclprobe.model.causes import Cause
 from tests.each_row import each_row
-from tests.log import healthy, test_outcome
+from tests.log import healthy
 from tests.log.test_examples import explained, whole
 
 
@@ -43,17 +41,3 @@ def test_a_warning_that_no_release_is_known_to_live_with_is_counted() -> None:
 def test_nccl_is_read_in_these_logs() -> None:
     log = whole(healthy.job("2.27.3"))
     assert (log.versions["nccl"], log.world_size, len(log.ranks)) == (("2.27.3",), 4, 4)
-
-
-@each_row("text", healthy.SURVIVED.values(), ids=healthy.SURVIVED)
-def test_what_a_job_survived_is_no_cause(tmp_path: Path, text: str) -> None:
-    assert test_outcome.explained(tmp_path, text)["causes"] == []
-    data = "prompt" in text or "sample batch" in text
-    assert bool(test_outcome.explained(tmp_path, text, "--failed")["causes"]) != data
-
-
-def test_the_end_of_an_earlier_attempt_is_told(tmp_path: Path) -> None:
-    report = test_outcome.explained(tmp_path, healthy.SURVIVED["Slurm requeues a job"])
-    (note,) = (note for note in report["notes"] if "attempts" in note)
-    assert "from line 15 on" in note
-    assert "remote process exited" in note
