@@ -1,4 +1,4 @@
-"""Baselines: what is kept of several runs, what is refused, and what a file must not hold."""
+"""Baselines: what is kept of several runs, what is refused, and which machine is the same."""
 
 import contextlib
 import json
@@ -9,9 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.baselines import Origin, Print, Site, bands, keep, parse, render
+from ncclprobe.expect.baselines import (
+    Origin,
+    Print,
+    Site,
+    bands,
+    digest_of,
+    keep,
+    parse,
+    render,
+    same_machine,
+    unknown_parts,
+)
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
+from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats, changes
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
 from tests.each_row import each_row
@@ -31,20 +42,17 @@ def site(*runs: Run) -> Site:
     return Site("ncclprobe 0", "2026-01-02", Print(MACHINE.machine), [Origin("a", "b")], list(keep(runs).rows))
 
 
-def test_several_runs_become_their_median_and_their_spread() -> None:
-    (kept,) = keep([run(row(rate)) for rate in (90, 100, 101, 99, 102)]).rows
-    assert (kept.busbw_GBps, kept.mad_GBps, kept.runs) == (100, 1, 5)
-    assert kept.noise == 0.05
-
-
-def test_noise_over_runs_widens_what_passes() -> None:
-    (kept,) = keep([run(row(rate)) for rate in (80, 90, 100, 110, 120)]).rows
-    assert kept.noise == pytest.approx(3 * 1.4826 * 10 / 100, abs=1e-3)
-
-
-def test_one_run_says_little_of_the_next() -> None:
-    (kept,) = keep([run(row(100))]).rows
-    assert (kept.noise, kept.runs) == (0.2, 1)
+@each_row(
+    ("rates", "kept"),
+    [
+        ((90, 100, 101, 99, 102), (100, 1, 5, 0.05)),
+        ((80, 90, 100, 110, 120), (100, 10, 5, pytest.approx(3 * 1.4826 * 10 / 100, abs=1e-3))),  # what passes is wider
+        ((100,), (100, 0, 1, 0.2)),  # one run says little of the next
+    ],
+)
+def test_several_runs_become_their_median_and_their_spread(rates: tuple[float, ...], kept: tuple[object, ...]) -> None:
+    (found,) = keep([run(row(rate)) for rate in rates]).rows
+    assert (found.busbw_GBps, found.mad_GBps, found.runs, found.noise) == kept
 
 
 @each_row(
@@ -58,40 +66,26 @@ def test_one_run_says_little_of_the_next() -> None:
 )
 def test_what_is_not_fit_is_refused_and_said(spoilt: dict[str, Any], words: str) -> None:
     kept = keep([run(row(100, **spoilt))])
-    assert kept.rows == ()
-    assert words in kept.refused[0]
+    assert (kept.rows, words in kept.refused[0]) == ((), True)
 
 
-def test_a_run_that_failed_by_its_own_words_is_refused_whole() -> None:
+def test_a_failed_run_a_slow_machine_and_runs_of_two_machines_are_refused_and_ways_of_measuring_kept_apart() -> None:
     assert keep([run(row(100), failed="3 values were wrong")]).refused == ("a.json: 3 values were wrong",)
-
-
-def test_a_sick_machine_is_not_made_the_norm_unless_asked_for() -> None:
-    kept = keep([run(row(100))], lambda _: 300.0)
-    assert kept.rows == ()
-    assert "100 GB/s, and this machine should reach 300 at least" in kept.refused[0]
-    kept = keep([run(row(100))], lambda _: 300.0, accept_low=True)
-    assert len(kept.rows) == len(kept.flagged) == 1
-    assert keep([run(row(100))], lambda _: None).refused == ()
-
-
-def test_runs_of_two_machines_are_not_merged() -> None:
+    low = keep([run(row(100))], lambda _: 300.0)
+    assert (low.rows, "100 GB/s, and this machine should reach 300 at least" in low.refused[0]) == ((), True)
+    taken = keep([run(row(100))], lambda _: 300.0, accept_low=True)
+    assert len(taken.rows) == len(taken.flagged) == 1
+    assert keep([run(row(100))], lambda _: None).refused == keep([run(row(100))], lambda _: 100.0).refused == ()
     other = replace(MACHINE, machine={"gpu": "8 x NVIDIA A100"})
     with pytest.raises(UsageError, match=r"b\.json: not of the same machine.*gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100"):
         keep([run(row(100)), run(row(100), name="b.json", fingerprint=other)])
-
-
-def test_ways_of_measuring_are_kept_apart() -> None:
     assert len(keep([run(row(100), row(50, mode="blocking"), row(100, ranks=4))]).rows) == 3
 
 
 def test_a_baseline_is_read_back_and_speaks_for_rows_measured_alike() -> None:
-    read = parse(render(site(run(row(100)))), "site.json")
-    (band,) = bands(read, "site.json")
-    assert band.covers(row(1))
-    assert not band.covers(row(1, ranks=16))
-    assert band.expectation.basis == "baseline"
-    assert band.expectation.threshold == pytest.approx(80.0)
+    (band,) = bands(parse(render(site(run(row(100)))), "site.json"), "site.json")
+    assert (band.covers(row(1)), band.covers(row(1, ranks=16))) == (True, False)
+    assert (band.expectation.basis, band.expectation.threshold) == ("baseline", pytest.approx(80.0))
     assert "1 run of this site, less the 20% that is noise" in band.expectation.why
 
 
@@ -104,19 +98,11 @@ def spoilt_file(**changes: Any) -> str:
 @each_row(
     "text",
     [
-        "",
-        "{}",
-        "[" * 100_000,
-        spoilt_file(colour="red"),
-        spoilt_file(busbw_GBps=-1),
-        spoilt_file(busbw_GBps=0),
-        spoilt_file(noise=1.0),
-        spoilt_file(busbw_GBps="100"),
-        spoilt_file(busbw_GBps=float("nan")),
-        spoilt_file(place="beside"),
+        *("", "{}", "[" * 100_000, spoilt_file()[:300]),
+        *(spoilt_file(colour="red"), spoilt_file(place="beside"), spoilt_file(noise=1.0)),
+        *(spoilt_file(busbw_GBps=rate) for rate in (-1, 0, "100", float("nan"))),
         spoilt_file().replace('"noise"', '"noise": 0.1, "noise"'),
         spoilt_file().replace("baseline/1", "baseline/2"),
-        spoilt_file()[:300],
     ],
 )
 def test_a_file_that_is_not_exactly_a_baseline_is_refused(text: str) -> None:
@@ -128,3 +114,29 @@ def test_a_file_that_is_not_exactly_a_baseline_is_refused(text: str) -> None:
 def test_no_text_is_a_surprise(text: str) -> None:
     with contextlib.suppress(UsageError):
         parse(text, "site.json")
+
+
+OLD = Fingerprint({"gpu": "8 x NVIDIA H100", "cpu": "96 x Xeon"}, "abc", {"torch": "2.7", "nccl": "2.26.2"})
+LOST = Fingerprint({"gpu": "7 x NVIDIA H100", "cpu": "96 x Xeon"}, "def", {"torch": "2.8", "nccl": "2.26.2"})
+
+
+@each_row(
+    ("old", "new", "same", "changed", "unknown"),
+    [
+        (OLD, LOST, False,
+         ("gpu: 8 x NVIDIA H100 -> 7 x NVIDIA H100", "topology: abc -> def", "torch: 2.7 -> 2.8"), ()),
+        (OLD, Fingerprint(OLD.machine, "abc", {"torch": "2.9"}), True, ("torch: 2.7 -> 2.9",), ("nccl",)),
+        (OLD, Fingerprint({"gpu": "8 x NVIDIA H100"}), True, (), ("cpu", "topology", "torch", "nccl")),
+        (Fingerprint(), Fingerprint(), False, (), ()),
+        (OLD, None, False, (), ("gpu", "cpu", "topology", "torch", "nccl")),
+        (OLD, Fingerprint({"product": "DGX H100"}), False, (), ("gpu", "cpu", "topology", "torch", "nccl", "product")),
+    ],
+)  # fmt: skip
+def test_each_part_that_changed_is_named_with_both_values_and_what_one_side_does_not_know_is_no_change(
+    old: Fingerprint, new: Fingerprint | None, same: bool, changed: tuple[str, ...], unknown: tuple[str, ...]
+) -> None:
+    assert (same_machine(old, new), changes(old, new), unknown_parts(old, new)) == (same, changed, unknown)
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1}) != digest_of({"a": 1, "b": 3})
