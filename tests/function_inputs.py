@@ -10,7 +10,6 @@ from typing import Any
 
 import fake_rails
 import torch
-from expect.nccl_machines import TOPOLOGIES
 from fake_pairs import Kept, measured
 from fleets.fabric import Fabric
 from fleets.faults import KINDS, plant
@@ -24,14 +23,6 @@ from ncclprobe.commands import accept, bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.engine.doctor import rail_ways
 from ncclprobe.engine.judge import judge
-from ncclprobe.expect import assumed, copies, visible
-from ncclprobe.expect.composed import composed
-from ncclprobe.expect.expected import expectation
-from ncclprobe.expect.predict import predict
-from ncclprobe.expect.system import Shape
-from ncclprobe.expect.tables import machines
-from ncclprobe.expect.topology_text import system_in
-from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.facts.launcher import detect, half_given
 from ncclprobe.facts.reach import MeshListener, Rails
 from ncclprobe.localise.pairs.samples import End
@@ -47,7 +38,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
-from tests import report_inputs
+from tests import expect_inputs, report_inputs
 from tests.checks import cases
 from tests.facts import test_launcher
 from tests.localise import standing, standing_cases, test_arrival
@@ -324,58 +315,6 @@ def _layout_inputs() -> Rows:
         yield f"first of {count}", layout.first_of([f"n{number}" for number in range(count)], 3)
 
 
-_OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast", "sendrecv", "gather")
-_RELEASES = ((2, 18, 3), (2, 21, 5), (2, 24, 3), (2, 26, 2), (2, 27, 3), (2, 28, 9), (2, 29, 7), (2, 30, 7))
-_BOXES = (
-    "8 x L40S, no P2P, 4 NICs x 25 Gb/s sockets",
-    "4 x A100 PCIe, NVLink bridges, 1 socket, 2 NICs x 100 Gb/s ib, no GDR",
-    "2 x RTX 4090",
-    "8 x V100-SXM2, 4 x EDR",
-    "8 x H200, 8 NICs x 400, NICs at PHB, Turin",
-    "4 x H100 PCIe, PCIe switches, 2 NICs x 200 Gb/s roce",
-    "8 x RTX PRO 6000, CX8",
-)
-
-
-def _machine_inputs() -> Rows:
-    """All types of machines and some boxes: four of each, what calls reach, and what NCCL's search finds by release."""
-    named = [(each.name, each.system(), each) for each in machines.table().values()]
-    boxes = [(each, composed(each), None) for each in _BOXES]
-    for name, system, machine in (*named, *boxes):
-        for nodes in (1, 4):
-            shape = Shape((system.gpus,) * nodes)
-            told = []
-            for op, nbytes in product(_OPERATIONS, (8 << 10, 4 << 20, 1 << 30)):
-                value = expectation(op, nbytes, shape, system, machine=machine)
-                how = predict(system, shape, op, nbytes)
-                told += [f"{value.value:.5g}/{value.threshold:.5g}/{value.worst}" if value else "-"]
-                told += [f"{how.algorithm}/{how.protocol}/{how.time_us:.5g}" if how else "-"]
-            yield f"{nodes} {name}", told
-    for gpu in ("dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "dgx-1v", "dgx-b300"):
-        system = machines.find(gpu).system()
-        for release, nodes in product(_RELEASES, (1, 3)):
-            shape = Shape((system.gpus,) * nodes)
-            calls = [
-                predict(system, shape, op, nbytes, release) for op in _OPERATIONS for nbytes in (64 << 10, 64 << 20)
-            ]
-            costs = [
-                f"{how.algorithm}/{how.channels}/{how.latency_us:.5g}/{how.transfer_us:.5g}" for how in calls if how
-            ]
-            yield f"{nodes} {gpu}, {release}", (graphs(system, shape, release), costs)
-
-
-def _copy_inputs() -> Rows:
-    """What copies reach: of each slot, between GPUs, to each Grace, and over the NVLinks of each type of machine."""
-    for generation, width in product((1, 2, 3, 4, 5, 6), (4, 8, 16)):
-        ways = product((True, False), (True, False))
-        between = [copies.p2p_pcie_copy(generation, width, same_socket=near, p2p=p2p) for near, p2p in ways]
-        yield f"Gen{generation} x{width}", (copies.host_copy(generation, width), between)
-    for gpus, capability in product((1, 2), (90, 100, 103)):
-        yield f"{gpus} GPUs of {capability} on a Grace", copies.c2c_copy(gpus, capability)
-    for name, machine in machines.table().items():
-        yield name, (copies.nvlink_copy(machine.system()), copies.slot(machine.system().pcie_GBps))
-
-
 def _words_inputs() -> Rows:
     """Lists of hosts, sizes and numbers as texts."""
     for text in ("n1,n2", "n[1-3,7]", "r[01-12]-n[1-2]", "a[1-2],b[3]", "n[9-11].x.org"):
@@ -385,85 +324,6 @@ def _words_inputs() -> Rows:
         yield str(nbytes), (units.size(nbytes), units.three_digits(nbytes / 7), units.certain(nbytes / (nbytes + 100)))
     for said in ("8", "1K", "64M", "1.5G", "2g", "512KiB"):
         yield said, units.parse_size(said)
-
-
-_TYPED = (
-    *("8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce", "8 x L40S (8 per socket)", "8 x L40S (2 per socket)"),
-    *("8x rtx 4090", "2 x A6000", "2 x A6000, NVLink bridges", "8 x H100 80GB HBM3", "8 x V100-SXM2"),
-    *("8 x V100-SXM2, no NVLink", "8 x H200, 8 NICs x 400", "8 x H200, 8 NICs x 400, NICs at PHB", "1 x H100 SXM"),
-    *("1 x H200 NVL", "1 x A100 80GB SXM", "1 x GB10", "1 x RTX 6000D", "1 x V100-SXM2", "1 x GH200", "4 x GH200"),
-    *("8 x H200, 8 x 400 ib, no GDR", "8 x H200, no GDR, 8 x NDR, 8 X NDR", "8 x H200, 8x CX7 400G", "4 x H200 NVL"),
-    *(
-        "8 x H200, 2 x 200GbE",
-        "8 x H200, 2 x 200gb/s",
-        "8 x H200, 2 NICs per GPU x 200 roce",
-        "8 x H200, 8 rails x 400",
-    ),
-    *("4 x H200 NVL bridges of 4", "4 x H100 80GB HBM3", "4 x H100 80GB HBM3, mesh", "8 x RTX PRO 6000"),
-    *("1 x GB10, 2 NICs x 100 roce", "8 x L40S, Turin", "8 x L40S, Ice Lake", "8 x L40S, Emerald Rapids, 2 x NDR"),
-    *(
-        "8 x L40S, PCIe switches",
-        "8 x L40S, PCIe switches, 2 sockets",
-        "8 x RTX PRO 6000, CX8",
-        "8 x B200, 8 x 400 efa",
-    ),
-    *("2 x V100 PCIe", "8 x A6000 bridged", "4 x T4, 1 x 25 sockets", "8 x H100 PCIe, 4 x HDR, 4 sockets, skl"),
-)
-
-
-def _boxes_inputs() -> Rows:
-    """What is understood and assumed of boxes as their owners type them, or the refusal; the source as one word."""
-    for text in _TYPED:
-        try:
-            box = composed(text)
-            yield text, (box, box.source.replace(" ", "_"))
-        except NcclprobeError as refused:
-            yield text, str(refused).replace(" ", "_")
-
-
-def _xml_inputs() -> Rows:
-    """The machine in each topology file that NCCL was played with."""
-    for each in TOPOLOGIES:
-        yield each.name, system_in(each.xml(), each.name, each.product, None, network=each.nodes > 1)
-
-
-_OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
-_SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
-         "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10", "NVIDIA GB300",
-         "NVIDIA B200", "NVIDIA GH200 120GB")  # fmt: skip
-_PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358", "Intel(R) Xeon(R) Platinum 8480C",
-               "INTEL(R) XEON(R) PLATINUM 8568Y+", "Intel(R) Xeon(R) 6972P", "Intel(R) Xeon(R) CPU E5-2698 v4",
-               "AMD EPYC 7742 64-Core Processor", "AMD EPYC 9654", "Neoverse-V2", "POWER9", "")  # fmt: skip
-
-
-def _assumed_inputs() -> Rows:
-    """What nodes of a log may be, the usual first, with what weaker NICs they could have; and processors by name."""
-    for gpu, count, (nodes, network, nics) in product(_SOLD, (2, 4, 6, 8), ((1, "", 0), (4, "", 0), (2, "roce", 4))):
-        node = assumed.Node(gpu, count, nodes, network, nics)
-        try:
-            found = list(assumed.candidates(node))
-        except NcclprobeError as refused:
-            yield f"{nodes} of {count} x {gpu}", str(refused)
-            continue
-        weaker = [each for one in found[:1] for each in assumed.weaker(one)]
-        yield (
-            f"{nodes} of {count} x {gpu}, {network}",
-            [
-                {name: getattr(each.system, name) for name in _OF_A_BOX}
-                for each in (*found, *weaker[:: max(len(weaker) - 1, 1)])
-            ],
-        )
-    for text in ("two of a3-megagpu-8g", "8x H200", "8x H200 or 8x B200", "4 x L40S and 4x L40S", "8x faster"):
-        yield text, assumed.gpus_in(text)
-    for text in ("8 x H200", "2 x L40S", "4 x GH200", "8 x H200, 1 x NDR"):
-        box = composed(text)
-        nodes = [assumed.Node(box.gpu, box.gpus, *more) for more in ((1,), (2,), (2, "roce"), (2, "", 3))]
-        yield (
-            f"NICs of {text}",
-            [(made := assumed.assume_nics(box, node)) and made.described.replace(" ", "_") for node in nodes],
-        )
-    yield "processors", {name: visible.processor(name) for name in _PROCESSORS}
-    yield "links", [visible.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
 
 
 def _applies_inputs() -> Rows:
@@ -492,6 +352,7 @@ def _nodes(rule: Check, facts: Sequence[Any]) -> list[Snapshot]:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
+    **expect_inputs.FUNCTIONS,
     "planted": _planted_inputs,
     "ranks": _ranks_inputs,
     "rails": _rails_inputs,
@@ -499,8 +360,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "launchers": _launchers_inputs,
     "plans": _plans_inputs,
     "patterns": _patterns_inputs,
-    "machines": _machine_inputs,
-    "copies": _copy_inputs,
     "words": _words_inputs,
     "options": _options_inputs,
     "arrivals": _arrivals_inputs,
@@ -511,9 +370,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-others": lambda: whole.outcomes(others.TEXTS),
     "training": _training_inputs,
     "layout": _layout_inputs,
-    "boxes": _boxes_inputs,
-    "xml": _xml_inputs,
-    "assumed": _assumed_inputs,
     "applies": _applies_inputs,
     **report_inputs.FUNCTIONS,
 }

@@ -1,0 +1,241 @@
+"""The functions of expectations whose answers are kept: machines, links, networks, copies, and what is assumed."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+
+from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, RACK
+from expect.captured import CAPTURES, facts_of
+from expect.nccl_machines import TOPOLOGIES
+from expect.test_recognise import ideal
+
+from ncclprobe.expect import assumed, copies, network, sockets, visible
+from ncclprobe.expect.composed import composed
+from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.predict import predict
+from ncclprobe.expect.recognise import Recognised, recognise, seen, should_be
+from ncclprobe.expect.sockets import SocketInterface, SocketLink
+from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect.tables import machines
+from ncclprobe.expect.topology_text import system_in
+from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.model.errors import NcclprobeError
+from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import replace
+
+Rows = Iterator[tuple[str, object]]
+
+
+_OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast", "sendrecv", "gather")
+_RELEASES = ((2, 18, 3), (2, 21, 5), (2, 24, 3), (2, 26, 2), (2, 27, 3), (2, 28, 9), (2, 29, 7), (2, 30, 7))
+_BOXES = (
+    "8 x L40S, no P2P, 4 NICs x 25 Gb/s sockets",
+    "4 x A100 PCIe, NVLink bridges, 1 socket, 2 NICs x 100 Gb/s ib, no GDR",
+    "2 x RTX 4090",
+    "8 x V100-SXM2, 4 x EDR",
+    "8 x H200, 8 NICs x 400, NICs at PHB, Turin",
+    "4 x H100 PCIe, PCIe switches, 2 NICs x 200 Gb/s roce",
+    "8 x RTX PRO 6000, CX8",
+)
+
+
+def _machine_inputs() -> Rows:
+    """All types of machines and some boxes: four of each, what calls reach, and what NCCL's search finds by release."""
+    named = [(each.name, each.system(), each) for each in machines.table().values()]
+    boxes = [(each, composed(each), None) for each in _BOXES]
+    for name, system, machine in (*named, *boxes):
+        for nodes in (1, 4):
+            shape = Shape((system.gpus,) * nodes)
+            told = []
+            for op, nbytes in product(_OPERATIONS, (8 << 10, 4 << 20, 1 << 30)):
+                value = expectation(op, nbytes, shape, system, machine=machine)
+                how = predict(system, shape, op, nbytes)
+                told += [f"{value.value:.5g}/{value.threshold:.5g}/{value.worst}" if value else "-"]
+                told += [f"{how.algorithm}/{how.protocol}/{how.time_us:.5g}" if how else "-"]
+            yield f"{nodes} {name}", told
+    for gpu in ("dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "dgx-1v", "dgx-b300"):
+        system = machines.find(gpu).system()
+        for release, nodes in product(_RELEASES, (1, 3)):
+            shape = Shape((system.gpus,) * nodes)
+            calls = [
+                predict(system, shape, op, nbytes, release) for op in _OPERATIONS for nbytes in (64 << 10, 64 << 20)
+            ]
+            costs = [
+                f"{how.algorithm}/{how.channels}/{how.latency_us:.5g}/{how.transfer_us:.5g}" for how in calls if how
+            ]
+            yield f"{nodes} {gpu}, {release}", (graphs(system, shape, release), costs)
+
+
+def _copy_inputs() -> Rows:
+    """What copies reach: of each slot, between GPUs, to each Grace, and over the NVLinks of each type of machine."""
+    for generation, width in product((1, 2, 3, 4, 5, 6), (4, 8, 16)):
+        ways = product((True, False), (True, False))
+        between = [copies.p2p_pcie_copy(generation, width, same_socket=near, p2p=p2p) for near, p2p in ways]
+        yield f"Gen{generation} x{width}", (copies.host_copy(generation, width), between)
+    for gpus, capability in product((1, 2), (90, 100, 103)):
+        yield f"{gpus} GPUs of {capability} on a Grace", copies.c2c_copy(gpus, capability)
+    for name, machine in machines.table().items():
+        yield name, (copies.nvlink_copy(machine.system()), copies.slot(machine.system().pcie_GBps))
+    row = CopyRow(node="n", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBps=0.0, min_GBps=0.0, max_GBps=0.0,
+                  samples=7)  # fmt: skip
+    slot = {kind: copies.host_copy(4, 16) for kind in ("host", "d2d")}
+    for kind, near, together in product(("h2d", "d2h", "d2d", "bidirectional", "memset"), (True, False), (True, False)):
+        rows = [
+            copies.judged(replace(row, kind=kind, near=near, concurrent=together, GBps=rate, max_GBps=most), slot)
+            for rate, most in product((8.7, 8.9, 21.4, 21.5), (8.7, 8.9, 21.5))  # a third of 26.8, and 0.68 of 31.5
+        ]
+        yield f"{kind}, near {near}, together {together}", [(each.status, each.threshold_GBps) for each in rows]
+
+
+def _socket_inputs() -> Rows:
+    """What gloo and NCCL reach over TCP, by the rate and its source, at the edges of sizes."""
+    for gbps, known in product((1, 10, 32, 100, 400), ("reported", "measured")):
+        link = SocketLink(gbps, "eth0 of n", known)
+        for op in ("all_reduce", "all_gather", "broadcast", "gather", "all_to_all"):
+            sizes = ((1 << 20) - 1, 1 << 20, (64 << 20) - 1, 64 << 20)
+            yield (
+                f"{op} over {gbps} {known}",
+                ([sockets.gloo(op, each, link) for each in sizes], sockets.nccl(op, link)),
+            )
+    faces = [SocketInterface("a", "eth0", 25), SocketInterface("b", "eth1", 10), SocketInterface("c", "eth0", 25)]
+    odd = (
+        SocketInterface("d", "veth1", 10, virtual=True),
+        SocketInterface("d", "x", None),
+        SocketInterface("d", "x", 1, None),
+    )
+    yield "slowest", [sockets.slowest(each) for each in (faces, [], *([*faces, one] for one in odd))]
+    paths = ([9.0, 9.4, 0.9, 9.1, 9.3, 0.0], [9.0, 0.9], [9.0, 0.9, 0.0], [3.0, 1.0, 2.0])
+    yield "typical", [sockets.typical(each) for each in paths]
+
+
+def _network_inputs() -> Rows:
+    """The limit between nodes of each network: even and uneven ones, and racks; held by a node or not."""
+    base = (H100, A100, B200, MEGA, HIGH, P4DE, ALPS, GB300, RACK, replace(H100, gdr=False, network="roce"))
+    more = [replace(H100, network=each) for each in ("roce", "efa", "opa", "slingshot", "sockets", None)]
+    slots = [replace(H100, pcie_GBps=24), replace(GB300, processor="arm"), replace(A100, gdr=False, pcie_GBps=48)]
+    for system, odd in product((*base, *more, *slots), (False, True)):
+        for nodes in (2, 4, 36):
+            shape = Shape(((system.gpus,) * (nodes - odd)) + (max(1, system.gpus // 2),) * odd)
+            calls = product(("all_reduce", "all_gather", "all_to_all", "sendrecv"), (None, 60.0, 1e4), (False, True))
+            found = [network.limit(system, shape, op, node, ring=ring) for op, node, ring in calls]
+            name = f"{system.name} {system.network} {system.pcie_GBps:g} {system.gdr}, {nodes} nodes, odd {odd}"
+            told = [f"{e.rule}/{e.value_GBps:.5g}/{e.hard_GBps:.5g}/{e.confidence}" if e else "-" for e in found]
+            yield name, [network.domains(system, shape), " ".join(dict.fromkeys(told))]
+
+
+def _recognised_inputs() -> Rows:
+    """What each capture shows and is taken for, and types with a part less, a part more, or a part not known."""
+
+    def told(found: Recognised) -> object:
+        return found.candidates, [str(each) for each in found.differs], found.why.replace(" ", "_")
+
+    for path in CAPTURES:
+        facts, firmware = facts_of(path)
+        found, system = recognise(seen(facts, firmware)), visible.system_of(facts)
+        better = should_be(found, system)
+        changed = better if better != system else None
+        source = system.source.replace(" ", "_") if isinstance(system, NodeSystem) else ""
+        yield path.stem, (told(found), seen(facts, firmware), system, source, changed)
+    for machine in machines.table().values():
+        facts_ = ideal(machine)
+        for name in ("gpus", "nvlinks", "nics"):
+            count = getattr(facts_, name) or 0
+            values = (count - 1, count // 2, count + 1, None)
+            made = [recognise(replace(facts_, **{name: value})) for value in values]
+            yield (
+                f"{machine.name}, {name}",
+                [f"{'/'.join(e.candidates)}:{len(e.differs)}:{e.why[:60]}".replace(" ", "_") for e in made],
+            )
+        slower = recognise(replace(facts_, nic_gbps=(facts_.nic_gbps or 0) / 2))
+        yield f"{machine.name}, NICs of half the rate", told(slower)
+
+
+_TYPED = (
+    *("8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce", "8 x L40S (8 per socket)", "8 x L40S (2 per socket)"),
+    *("8x rtx 4090", "2 x A6000", "2 x A6000, NVLink bridges", "8 x H100 80GB HBM3", "8 x V100-SXM2"),
+    *("8 x V100-SXM2, no NVLink", "8 x H200, 8 NICs x 400", "8 x H200, 8 NICs x 400, NICs at PHB", "1 x H100 SXM"),
+    *("1 x H200 NVL", "1 x A100 80GB SXM", "1 x GB10", "1 x RTX 6000D", "1 x V100-SXM2", "1 x GH200", "4 x GH200"),
+    *("8 x H200, 8 x 400 ib, no GDR", "8 x H200, no GDR, 8 x NDR, 8 X NDR", "8 x H200, 8x CX7 400G", "4 x H200 NVL"),
+    *(
+        "8 x H200, 2 x 200GbE",
+        "8 x H200, 2 x 200gb/s",
+        "8 x H200, 2 NICs per GPU x 200 roce",
+        "8 x H200, 8 rails x 400",
+    ),
+    *("4 x H200 NVL bridges of 4", "4 x H100 80GB HBM3", "4 x H100 80GB HBM3, mesh", "8 x RTX PRO 6000"),
+    *("1 x GB10, 2 NICs x 100 roce", "8 x L40S, Turin", "8 x L40S, Ice Lake", "8 x L40S, Emerald Rapids, 2 x NDR"),
+    *(
+        "8 x L40S, PCIe switches",
+        "8 x L40S, PCIe switches, 2 sockets",
+        "8 x RTX PRO 6000, CX8",
+        "8 x B200, 8 x 400 efa",
+    ),
+    *("2 x V100 PCIe", "8 x A6000 bridged", "4 x T4, 1 x 25 sockets", "8 x H100 PCIe, 4 x HDR, 4 sockets, skl"),
+)
+
+
+def _boxes_inputs() -> Rows:
+    """What is understood and assumed of boxes as their owners type them, or the refusal; the source as one word."""
+    for text in _TYPED:
+        try:
+            box = composed(text)
+            yield text, (box, box.source.replace(" ", "_"))
+        except NcclprobeError as refused:
+            yield text, str(refused).replace(" ", "_")
+
+
+def _xml_inputs() -> Rows:
+    """The machine in each topology file that NCCL was played with."""
+    for each in TOPOLOGIES:
+        yield each.name, system_in(each.xml(), each.name, each.product, None, network=each.nodes > 1)
+
+
+_OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
+_SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
+         "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10", "NVIDIA GB300",
+         "NVIDIA B200", "NVIDIA GH200 120GB")  # fmt: skip
+_PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358", "Intel(R) Xeon(R) Platinum 8480C",
+               "INTEL(R) XEON(R) PLATINUM 8568Y+", "Intel(R) Xeon(R) 6972P", "Intel(R) Xeon(R) CPU E5-2698 v4",
+               "AMD EPYC 7742 64-Core Processor", "AMD EPYC 9654", "Neoverse-V2", "POWER9", "")  # fmt: skip
+
+
+def _assumed_inputs() -> Rows:
+    """What nodes of a log may be, the usual first, with what weaker NICs they could have; and processors by name."""
+    for gpu, count, (nodes, net, nics) in product(_SOLD, (2, 4, 6, 8), ((1, "", 0), (4, "", 0), (2, "roce", 4))):
+        node = assumed.Node(gpu, count, nodes, net, nics)
+        try:
+            found = list(assumed.candidates(node))
+        except NcclprobeError as refused:
+            yield f"{nodes} of {count} x {gpu}", str(refused)
+            continue
+        weaker = [each for one in found[:1] for each in assumed.weaker(one)]
+        yield (
+            f"{nodes} of {count} x {gpu}, {net}",
+            [
+                {name: getattr(each.system, name) for name in _OF_A_BOX}
+                for each in (*found, *weaker[:: max(len(weaker) - 1, 1)])
+            ],
+        )
+    for text in ("two of a3-megagpu-8g", "8x H200", "8x H200 or 8x B200", "4 x L40S and 4x L40S", "8x faster"):
+        yield text, assumed.gpus_in(text)
+    for text in ("8 x H200", "2 x L40S", "4 x GH200", "8 x H200, 1 x NDR"):
+        box = composed(text)
+        nodes = [assumed.Node(box.gpu, box.gpus, *more) for more in ((1,), (2,), (2, "roce"), (2, "", 3))]
+        yield (
+            f"NICs of {text}",
+            [(made := assumed.assume_nics(box, node)) and made.described.replace(" ", "_") for node in nodes],
+        )
+    yield "processors", {name: visible.processor(name) for name in _PROCESSORS}
+    yield "links", [visible.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
+
+
+FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
+    "machines": _machine_inputs,
+    "copies": _copy_inputs,
+    "sockets": _socket_inputs,
+    "network": _network_inputs,
+    "recognised": _recognised_inputs,
+    "boxes": _boxes_inputs,
+    "xml": _xml_inputs,
+    "assumed": _assumed_inputs,
+}
+"""The functions of each file with their input."""
