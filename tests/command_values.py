@@ -22,8 +22,8 @@ from ncclprobe.commands import main
 from ncclprobe.engine.collect import collect
 from ncclprobe.host.capture import load
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
+from tests.captured_facts import fields
 from tests.command_inputs import CAPTURES, COMMANDS, DATA, TESTS
 from tests.facts import made_up, made_up_texts
 from tests.function_inputs import FUNCTIONS
@@ -31,7 +31,7 @@ from tests.function_inputs import FUNCTIONS
 KEPT = DATA / "command_values"
 LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu",
            "dgx-b200", "l40s-8", "laptop", "a100-bridged")  # fmt: skip
-FIRST_ITEMS, MADE_UP_ITEMS, LONG = 2, 16, 60
+MADE_UP_ITEMS = 16
 _NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*|\b1\.7\d+e\+09\b")
 _NOT_KEPT = frozenset({"started", "duration_s", "tool", "versions", "ended", "environment", "seconds", "by"})
 _VALUE = re.compile(r"\b(?:PASS|FAIL|WARN|NOTE)\b|\b[A-Z]+_[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
@@ -148,26 +148,6 @@ def _made_up(name: str) -> Iterator[str]:
         other = "; ".join(f"{each}={value}" for each, value in now.items() if value != usual.get(each))
         alike.setdefault((question, other), []).append(how)
     yield from (f"{question} {' or '.join(how)}: {other}" for (question, other), how in alike.items() if other)
-
-
-def fields(value: object, name: str, first: int = FIRST_ITEMS) -> Iterator[tuple[str, str]]:
-    """Yield the simple values of a fact with their names, of a collection those of its first items and its last."""
-    if isinstance(value, Absent):
-        yield name, f"absent, {value.refused}"
-    elif isinstance(value, Struct):
-        for each in value.__struct_fields__:
-            yield from fields(getattr(value, each), f"{name}.{each}", first)
-    elif isinstance(value, Mapping):
-        yield f"len({name})", str(len(value))
-        for key in sorted(value, key=str)[:first]:
-            yield from fields(value[key], f"{name}[{key}]", first)
-    elif isinstance(value, tuple | list | set | frozenset):
-        yield f"len({name})", str(len(value))
-        for number, each in enumerate(sorted(value) if isinstance(value, set | frozenset) else value):
-            if number < first or number == len(value) - 1:
-                yield from fields(each, f"{name}[{number}]", first)
-    else:
-        yield name, str(value)[:LONG].replace("\n", " ")
 
 
 def builtin(value: object) -> object:

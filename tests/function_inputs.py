@@ -5,6 +5,7 @@ To add one, add a row to a function of `FUNCTIONS`, run `scripts/golden.py`, and
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -38,7 +39,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
-from tests import expect_inputs, report_inputs
+from tests import captured_facts, expect_inputs, report_inputs
 from tests.checks import cases
 from tests.facts import test_launcher
 from tests.localise import standing, standing_cases, test_arrival
@@ -369,6 +370,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
     "logs-others": lambda: whole.outcomes(others.TEXTS),
     "training": _training_inputs,
+    **{f"altered-{machine}": partial(captured_facts.altered, machine) for machine in captured_facts.MACHINES},
     "layout": _layout_inputs,
     "applies": _applies_inputs,
     **report_inputs.FUNCTIONS,
