@@ -3,13 +3,14 @@
 import fcntl
 import os
 import pty
-import shutil
 import subprocess
 import sys
 import termios
 from pathlib import Path
 
 import pytest
+
+from tests.each_row import each_row
 
 DOCTOR = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.value", "--local"]
 SLURM_PTY = {"SLURM_PROCID": "0", "PMI_RANK": "0"}
@@ -26,15 +27,8 @@ def on_terminal(*, controlling: bool, argv: tuple[str, ...] = (), **own: str) ->
     """What the doctor writes to a pseudo-terminal."""
     reader, terminal = pty.openpty()
     take = (lambda: fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)) if controlling else None
-    process = subprocess.Popen(
-        [*DOCTOR, *argv],
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=subprocess.DEVNULL,
-        env=variables(**own),
-        start_new_session=True,
-        preexec_fn=take,
-    )
+    process = subprocess.Popen([*DOCTOR, *argv], stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.DEVNULL,
+                               env=variables(**own), start_new_session=True, preexec_fn=take)  # fmt: skip
     os.close(terminal)
     found = b""
     with os.fdopen(reader, "rb", buffering=0) as file:
@@ -48,29 +42,24 @@ def on_terminal(*, controlling: bool, argv: tuple[str, ...] = (), **own: str) ->
     return found.decode()
 
 
+ROWS = {
+    "a terminal": ({}, True, (), True),
+    "not ours alone": ({}, False, (), True),
+    "mpirun's": (MPIRUN, False, (), False),
+    "a rank's own": (MPIRUN, True, (), True),
+    "srun --pty": (SLURM_PTY, True, (), True),
+    "NO_COLOR wins": ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, (), False),
+    "FORCE_COLOR": ({**MPIRUN, "FORCE_COLOR": "1"}, False, (), True),
+    "--no-color": ({}, True, ("--no-color",), False),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("own", "controlling", "coloured"),
-    [
-        ({}, True, True),
-        ({}, False, True),
-        (MPIRUN, False, False),
-        (MPIRUN, True, True),
-        (SLURM_PTY, True, True),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
-        ({**MPIRUN, "FORCE_COLOR": "1"}, False, True),
-    ],
-    ids=["a terminal", "not ours alone", "mpirun's", "a rank's own", "srun --pty", "NO_COLOR wins", "FORCE_COLOR"],
-)
+@each_row(("own", "controlling", "argv", "coloured"), ROWS.values(), ids=ROWS)
 def test_a_terminal_is_coloured_where_a_person_looks_at_it(
-    own: dict[str, str], controlling: bool, coloured: bool
+    own: dict[str, str], controlling: bool, argv: tuple[str, ...], coloured: bool
 ) -> None:
-    assert ("\x1b[" in on_terminal(controlling=controlling, **own)) is coloured
-
-
-@pytest.mark.slow
-def test_no_color_leaves_a_terminal_plain() -> None:
-    assert "\x1b[" not in on_terminal(controlling=True, argv=("--no-color",))
+    assert ("\x1b[" in on_terminal(controlling=controlling, argv=argv, **own)) is coloured
 
 
 @pytest.mark.slow
@@ -78,18 +67,3 @@ def test_a_file_gets_colour_only_by_force() -> None:
     for own, coloured in (({}, False), ({"FORCE_COLOR": "1"}, True)):
         done = subprocess.run(DOCTOR, env=variables(**own), capture_output=True, text=True, timeout=60)
         assert ("\x1b[" in done.stdout) is coloured
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
-def test_what_mpirun_writes_to_a_file_has_no_colour(tmp_path: Path) -> None:
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    path = tmp_path / "out"
-    with path.open("wb") as file:
-        command = ["mpirun", "--oversubscribe", "-np", "1", *DOCTOR]
-        done = subprocess.run(
-            command, env=variables(**root), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, timeout=60
-        )
-    assert done.returncode in (0, 3), done.stderr
-    assert "(exit " in path.read_text()
-    assert "\x1b[" not in path.read_text()

@@ -1,6 +1,5 @@
 """`ncclprobe report` and the options that all reporting commands have: every format, and refusals before any work."""
 
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.report import causes, delivery, html, markdown
+from ncclprobe.report import causes, delivery, html, markdown, nodes
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.ranks.rank_files import FOLDER
@@ -27,13 +26,6 @@ from tests.each_row import each_row
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, hostile
 
 OTHERS = [name for name in delivery.FORMATS if name not in ("json", "html")]
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> str:
-    path = str(tmp_path / "saved.json")
-    as_json.write(SICK, path)
-    return path
 
 
 def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_page() -> None:
@@ -56,42 +48,43 @@ def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_pa
 
 @each_row("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])
 def test_a_saved_report_is_rendered_in_every_format_with_its_own_exit_code(tmp_path: Path, made: Report) -> None:
-    source = tmp_path / "saved.json"
+    source, lists = tmp_path / "saved.json", tmp_path / "lists"
+    lists.mkdir()
+    (lists / "bad").write_text("n7\n")
     as_json.write(made, str(source))
     options = [word for name in OTHERS for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
-    code = report.main([str(source), "-q", *options, "--json", str(tmp_path / "again.json"),
-                      "--nodes-out", str(tmp_path / "lists")])  # fmt: skip
-    assert code == made.exit_code
+    again = ["--json", str(tmp_path / "again.json"), "--nodes-out", str(lists)]
+    assert report.main([str(source), "-q", *options, *again]) == made.exit_code
     assert as_json.read(str(tmp_path / "again.json")) == made
-    for name in OTHERS:
-        assert (tmp_path / f"made.{name}").read_text()
-    assert {path.name for path in (tmp_path / "lists").iterdir()} == {"good", "bad", "unsure", "missing"}
+    assert [(tmp_path / f"made.{name}").read_text() for name in OTHERS] == [
+        delivery.rendered(made, name) for name in OTHERS
+    ]
+    assert {path.name: path.read_text() for path in lists.iterdir()} == nodes.lists(made).texts
 
 
-@pytest.mark.parametrize("name", [*OTHERS, "json"])
-def test_a_format_on_standard_output_is_all_there_is(saved: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main([saved, f"--{name}", "-"]) == 4
-    assert capsys.readouterr().out == delivery.rendered(as_json.read(saved), name)
+@each_row("name", [*OTHERS, "json"])
+def test_a_format_on_standard_output_is_all_there_is(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_json.write(SICK, str(tmp_path / "saved.json"))
+    assert report.main([str(tmp_path / "saved.json"), f"--{name}", "-"]) == 4
+    assert capsys.readouterr().out == delivery.rendered(SICK, name)
 
 
-def test_a_list_of_an_earlier_run_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "bad").write_text("n0\n")
-    as_json.write(HEALTHY, str(tmp_path / "saved.json"))
-    report.main([str(tmp_path / "saved.json"), "--nodes-out", str(tmp_path)])
-    assert (tmp_path / "bad").read_text() == ""
-    assert (tmp_path / "good").read_text() == "n0\n"
-
-
-def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redaction_holds_in_every_format_and_a_name_that_no_host_has_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, lists = str(tmp_path / "saved.json"), ["--nodes-out", str(tmp_path)]
     row = replace(HEALTHY.nodes[0], name="gpu-secret", hostname="gpu-secret")
     named = [replace(verdict, node="gpu-secret") for verdict in HEALTHY.checks]
-    as_json.write(replace(HEALTHY, nodes=(row,), checks=tuple(named)), str(tmp_path / "saved.json"))
-    for name in OTHERS:
-        report.main([str(tmp_path / "saved.json"), f"--{name}", "-", "--redact-key", "a long word"])
-    report.main([str(tmp_path / "saved.json"), "--redact-key", "a long word", "--nodes-out", str(tmp_path)])
-    assert "secret" not in capsys.readouterr().out
-    assert "secret" not in (tmp_path / "good").read_text()
+    as_json.write(replace(HEALTHY, nodes=(row,), checks=tuple(named)), path)
+    for written in (*([f"--{name}", "-"] for name in OTHERS), lists):
+        report.main([path, *written, "--redact-key", "a long word"])
+    assert "secret" not in capfd.readouterr().out + (tmp_path / "good").read_text()
     assert (tmp_path / "good").read_text()
+    as_json.write(hostile("a\x1bb c"), path)
+    report.main([path, "-q", *lists])
+    assert "in no list, because no host has this name" in capfd.readouterr().err
 
 
 @each_row(
@@ -104,77 +97,51 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
         (["--junit", "/no/such/x"], "because the folder /no/such does not exist"),
         (["--nodes-out", "/no/such/x"], "because the folder /no/such does not exist"),
         (["--nodes-out", "/etc/passwd"], "not a folder"),
+        (["--nodes-out", "piped"], "unsure: .*pipe"),
+        (["--nodes-out", "foldered"], "unsure: .*folder"),
+        *(([option, path], why) for option in ("--json", "--junit", "--nodes-out")
+          for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be"))),
+        *([(["--json", "loop"], "its links form a loop")] if sys.version_info < (3, 13) else []),
     ],
-)
-@each_row("parse", [report.main, bandwidth.parse], ids=["report", "bandwidth"])
+)  # fmt: skip
 def test_what_cannot_be_written_is_refused_in_one_line(
-    argv: list[str], words: str, parse: object, monkeypatch: pytest.MonkeyPatch
+    argv: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    with pytest.raises(UsageError, match=words) as caught:
-        parse(argv)  # type: ignore[operator]
-    assert "\n" not in str(caught.value)
-
-
-@each_row("option", ["--json", "--junit", "--nodes-out"])
-def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be")):
-        with pytest.raises(UsageError, match=why) as caught:
-            bandwidth.parse([option, str(tmp_path / path)])
+    for name, make in (("piped", os.mkfifo), ("foldered", os.mkdir)):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "unsure")
+    parses: list[Callable[[list[str]], object]] = [report.main, bandwidth.parse]
+    for parse in parses:
+        with pytest.raises(UsageError, match=words) as caught:
+            parse(argv)
+        assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 400
 
 
-def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    if sys.version_info < (3, 13):
-        with pytest.raises(UsageError, match="its links form a loop"):
-            bandwidth.parse(["--json", str(tmp_path / "loop")])
-
-
-@each_row("make", [os.mkfifo, os.mkdir])
-def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    make(tmp_path / "unsure")
-    with pytest.raises(UsageError, match=r"unsure: .*(pipe|folder)"):
-        bandwidth.parse(["--nodes-out", str(tmp_path)])
-
-
-def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
+def test_a_saved_verdict_cannot_be_asked_to_be_another_and_two_formats_may_go_nowhere() -> None:
     with pytest.raises(UsageError, match="--fail-on is not a known option"):
-        report.main([saved, "--fail-on", "warn"])
-
-
-def test_two_formats_may_both_go_nowhere() -> None:
+        report.main(["saved.json", "--fail-on", "warn"])
     assert bandwidth.parse(["--json", "/dev/null", "--junit", "/dev/null"]).output.files["junit"] == "/dev/null"
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_github_job_gets_a_summary_beside_others_and_annotations(
-    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alone: bool
+@each_row("alone", [False, True])
+def test_a_github_job_gets_a_summary_beside_others_and_annotations_or_is_told_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alone: bool
 ) -> None:
+    as_json.write(SICK, str(tmp_path / "saved.json"))
+    argv = [str(tmp_path / "saved.json"), "--markdown", "github"]
     (tmp_path / "summary").write_text("of another command\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    report.main([saved, "--markdown", "github", *(["--json", "-"] if alone else [])])
+    report.main([*argv, *(["--json", "-"] if alone else [])])
     assert (tmp_path / "summary").read_text().startswith("of another command\n## FAIL")
-    out, err = capsys.readouterr()
-    assert "::error title=" in (err if alone else out)
-    assert "::error title=" not in (out if alone else err)
-
-
-def test_a_summary_that_cannot_be_written_is_told(
-    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    annotated = ["::error title=" in text for text in capsys.readouterr()]
+    assert annotated == [not alone, alone]
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
-    assert report.main([saved, "--markdown", "github"]) == 4  # which was printed
+    assert report.main(argv) == 4  # which was printed
     assert "cannot be written" in capsys.readouterr().err
-
-
-def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    as_json.write(replace(hostile("a\x1bb c")), str(tmp_path / "saved.json"))
-    report.main([str(tmp_path / "saved.json"), "-q", "--nodes-out", str(tmp_path)])
-    assert "in no list, because no host has this name" in capfd.readouterr().err
 
 
 def recorder(*argv: str) -> Recorder:
@@ -196,26 +163,20 @@ def test_a_sweep_writes_every_format_when_its_record_is_closed(tmp_path: Path) -
     assert (tmp_path / "unsure").read_text() == "h[0-1]\n"
 
 
-def test_a_rank_that_another_process_speaks_for_writes_no_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_sweep_shows_a_format_alone_writes_none_for_another_process_and_says_what_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    recorder("--markdown", str(tmp_path / "x.md")).close()
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
-
-
-def test_a_sweep_shows_a_format_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     record = recorder("--markdown", "-")
     record.add(ROW)
     record.close()
     assert capsys.readouterr().out.startswith("## ")
-
-
-def test_a_format_that_cannot_be_written_at_the_end_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     record = recorder("-q", "--markdown", str(tmp_path / "gone" / "x"))
     (tmp_path / "gone").rmdir()
     assert record.close() == 2
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    recorder("--markdown", str(tmp_path / "x.md")).close()
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_no_format_is_loaded_that_nobody_asked_for() -> None:
@@ -228,11 +189,3 @@ def test_no_format_is_loaded_that_nobody_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.split() == []
-
-
-def test_the_doctor_writes_what_was_asked_for(tmp_path: Path) -> None:
-    argv = ["doctor", "--backend", "gloo", "--junit", str(tmp_path / "d.xml"), "--json", "-", "--prometheus",
-            str(tmp_path / "d.prom"), "--markdown", str(tmp_path / "d.md")]  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "ncclprobe", *argv], capture_output=True, text=True, timeout=60)
-    assert json.loads(done.stdout)["exit_code"] == done.returncode, done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.md", "d.prom", "d.xml"]

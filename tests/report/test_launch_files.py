@@ -1,7 +1,6 @@
 """The launch files for Kubernetes and GitHub: valid, and what they say about exit codes is what happens."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ncclprobe.cluster.rendezvous import token
 from ncclprobe.model.findings import ExitCode
 from tests.each_row import each_row, some
 
@@ -21,30 +21,14 @@ MANIFESTS = sorted(DEPLOY.glob("kubernetes_*.yaml"))
 
 def jobs(path: Path) -> list[dict[str, Any]]:
     """The Jobs in a manifest; those of a JobSet, whose own kind no list of Kubernetes' schemas has."""
-    found = []
-    for document in yaml.safe_load_all(path.read_text()):
-        if document["kind"] == "Secret":
-            continue
-        if document["kind"] == "JobSet":
-            templates = [(each["name"], each["template"]) for each in document["spec"]["replicatedJobs"]]
-            found += [
-                {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, **job} for name, job in templates
-            ]
-        else:
-            found.append(document)
-    return found
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-def test_kubernetes_takes_the_manifest(path: Path) -> None:
-    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
-    for job in some(jobs(path)):
-        assert validate.validate(job, "1.31", strict=True)
+    found = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] != "Secret"]
+    sets = [part for each in found if each["kind"] == "JobSet" for part in each["spec"]["replicatedJobs"]]
+    head = {"apiVersion": "batch/v1", "kind": "Job"}
+    own = [{**head, "metadata": {"name": each["name"]}, **each["template"]} for each in sets]
+    return [each for each in found if each["kind"] != "JobSet"] + own
 
 
 def test_pods_that_meet_have_a_secret_and_the_one_in_the_manifest_is_refused() -> None:
-    from ncclprobe.cluster.rendezvous import token
-
     secret, jobset = yaml.safe_load_all((DEPLOY / "kubernetes_jobset.yaml").read_text())
     (job,) = (each["template"] for each in jobset["spec"]["replicatedJobs"])
     (variable,) = job["spec"]["template"]["spec"]["containers"][0]["env"]
@@ -55,8 +39,12 @@ def test_pods_that_meet_have_a_secret_and_the_one_in_the_manifest_is_refused() -
 
 
 @each_row("path", MANIFESTS, ids=lambda path: path.stem)
-def test_every_exit_code_but_0_is_mapped_by_the_policy_and_wrong_usage_is_not_tried_again(path: Path) -> None:
+def test_kubernetes_takes_a_manifest_whose_policy_maps_every_exit_code_and_retries_no_wrong_usage(
+    path: Path,
+) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     for job in some(jobs(path)):
+        assert validate.validate(job, "1.31", strict=True)
         rules = job["spec"]["podFailurePolicy"]["rules"]
         mapped = {code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())}
         assert mapped[ExitCode.USAGE] == "FailJob"
@@ -92,21 +80,6 @@ def test_a_container_leaves_with_ncclprobes_code(tmp_path: Path, path: Path, cod
             assert done.returncode == (0 if code == 3 else code)
 
 
-@each_row("path", [*MANIFESTS, DEPLOY / "github_actions.yaml"], ids=lambda path: path.stem)
-def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) -> None:
-    import argparse
-
-    from ncclprobe.commands import bandwidth as options
-    from ncclprobe.commands import doctor
-
-    known = {
-        flag for action in (*doctor._parser()._actions, *options._parser()._actions) for flag in action.option_strings
-    }
-    assert isinstance(doctor._parser(), argparse.ArgumentParser)
-    for line in re.findall(r"ncclprobe (?:doctor|bandwidth)(?:.*\\\n)*.*", path.read_text()):
-        assert set(re.findall(r" (--?[a-z][\w-]*)", line)) <= known, line
-
-
 def github_step(name: str) -> str:
     job = yaml.safe_load((DEPLOY / "github_actions.yaml").read_text())["jobs"]["ncclprobe"]
     (found,) = [step["run"] for step in job["steps"] if step["name"] == name]
@@ -124,8 +97,8 @@ def test_the_step_for_github_runs_and_leaves_its_summary(tmp_path: Path) -> None
     command = tmp_path / "ncclprobe"
     command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m ncclprobe "$@"\n')
     command.chmod(0o755)
-    summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BACKEND": "gloo", "NCCL_IB_DISABLE": "true", **summary}
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BACKEND": "gloo", "NCCL_IB_DISABLE": "true",
+           "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}  # fmt: skip
     step = ["bash", "-e", "-c", github_step("Look")]
     done = subprocess.run(step, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 4, done.stderr

@@ -17,14 +17,11 @@ def kind(*findings: Finding, id: str = "pci.width", node: str | None = "n0") -> 
     return next(name for name, names in nodes.sort(made).items() if "n0" in names)
 
 
-@each_row("blame", ["node", "link"])
-def test_a_fault_of_its_own_that_is_settled_makes_a_node_bad(blame: str) -> None:
-    assert kind(replace(LOST_LANES, blame=blame)) == "bad"  # type: ignore[arg-type]
-
-
 @each_row(
     ("finding", "expected"),
     [
+        (replace(LOST_LANES, blame="node"), "bad"),
+        (LOST_LANES, "bad"),
         (replace(LOST_LANES, blame="job"), "good"),
         (replace(LOST_LANES, blame="image"), "good"),
         (replace(LOST_LANES, severity=Severity.WARN), "good"),
@@ -34,9 +31,9 @@ def test_a_fault_of_its_own_that_is_settled_makes_a_node_bad(blame: str) -> None
         (replace(LOST_LANES, confidence=ONCE), "unsure"),
         (replace(LOST_LANES, confidence=Certainty("low", "measured once")), "unsure"),
     ],
-    ids=["job", "image", "warning", "fabric", "unknown", "retest", "once", "measured once"],
+    ids=["node", "link", "job", "image", "warning", "fabric", "unknown", "retest", "once", "measured once"],
 )
-def test_nothing_else_does(finding: Finding, expected: str) -> None:
+def test_only_a_fault_of_its_own_that_is_settled_makes_a_node_bad(finding: Finding, expected: str) -> None:
     assert kind(finding) == expected
 
 
@@ -82,18 +79,12 @@ def test_a_gap_that_nobody_must_fill_and_a_check_that_does_not_apply_leave_a_nod
     assert nodes.sort(made)["good"] == ("n0",)
 
 
-def test_every_node_stands_in_one_list() -> None:
-    assert nodes.sort(SICK) == {"good": (), "bad": ("n0",), "unsure": ("n1", "n2"), "missing": ("n3", "n4")}
-
-
 @each_row("made", [HEALTHY, SICK, fleet(2048, 2), hostile()], ids=["healthy", "sick", "fleet", "hostile"])
-def test_the_lists_are_folded_on_a_line_each_or_empty(made: Report) -> None:
+def test_every_node_stands_in_one_list_folded_on_a_line_or_empty(made: Report) -> None:
     texts = nodes.lists(made).texts
     assert set(texts) == set(nodes.NAMES)
     assert all(text.count("\n") == bool(text) for text in texts.values())
-
-
-def test_numbers_are_folded_with_their_zeros() -> None:
+    assert nodes.sort(SICK) == {"good": (), "bad": ("n0",), "unsure": ("n1", "n2"), "missing": ("n3", "n4")}
     assert nodes.lists(fleet(40, 2)).texts["bad"] == "gpu-[00000,00010,00020,00030]\n"
 
 

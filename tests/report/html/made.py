@@ -16,14 +16,8 @@ from ..samples import SICK
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""
 
-EMPTY = Report(
-    tool=Tool("ncclprobe", "0.0"),
-    started="2026-11-21T07:00:00Z",
-    duration_s=12.5,
-    command="ncclprobe doctor --nnodes 8",
-    status=Status.PASS,
-    exit_code=0,
-)
+EMPTY = Report(tool=Tool("ncclprobe", "0.0"), started="2026-11-21T07:00:00Z", duration_s=12.5,
+               command="ncclprobe doctor --nnodes 8", status=Status.PASS, exit_code=0)  # fmt: skip
 
 
 def row(op: str, nbytes: int, place: str = "out", *, slow: float = 1.0) -> Measurement:
@@ -31,34 +25,16 @@ def row(op: str, nbytes: int, place: str = "out", *, slow: float = 1.0) -> Measu
     factor = 2 * 7 / 8 if op == "all_reduce" else 7 / 8
     healthy = 18 + factor * nbytes / 480e3
     time = healthy * slow
-    bus = factor * nbytes / time / 1e3
-    expected = factor * nbytes / healthy / 1e3
+    bus, expected = (factor * nbytes / each / 1e3 for each in (time, healthy))
     return Measurement(
-        op=op,
-        place="in" if place == "in" else "out",
-        mode="queued",
-        backend="nccl",
-        library=Library("nccl", "2.27.3"),
-        dtype="float32",
-        redop="sum" if "reduce" in op else None,
-        nbytes=nbytes,
-        count=nbytes // 4,
-        ranks=8,
-        nodes=1,
-        iters=20,
-        batches=9,
-        footprint_bytes=1 << 30,
-        time_us=TimeStats(time, time * 0.99, time * 0.95, time * 1.05, time * 1.1, time * 0.02),
-        issue_us=4.0,
-        slowest_rank=5,
-        algbw_GBps=bus / factor,
-        busbw_GBps=bus,
-        wrong=0,
-        interval_us=(time * 0.95, time * 1.02),
-        precision=0.035,
+        op=op, place="in" if place == "in" else "out", mode="queued", backend="nccl", dtype="float32",
+        library=Library("nccl", "2.27.3"), redop="sum" if "reduce" in op else None, nbytes=nbytes, count=nbytes // 4,
+        ranks=8, nodes=1, iters=20, batches=9, footprint_bytes=1 << 30, issue_us=4.0, slowest_rank=5, wrong=0,
+        time_us=TimeStats(time, time * 0.99, time * 0.95, time * 1.05, time * 1.1, time * 0.02), precision=0.035,
+        algbw_GBps=bus / factor, busbw_GBps=bus, interval_us=(time * 0.95, time * 1.02),
         expectation=Expectation(expected, 0.9 * expected, "GB/s", "published", "an H100 board's NVLinks", "a paper"),
         status="pass" if slow < 1.1 else "warn" if slow < 1.2 else "fail",
-    )
+    )  # fmt: skip
 
 
 def sweep() -> Report:
@@ -69,23 +45,15 @@ def sweep() -> Report:
         for place in ("out", "in")
         for power in range(10, 33, 2)
     ]
-    node = NodeRow("gpu-07", 0, "gpu-07", Status.FAIL)
-    slow = Finding(
-        Severity.FAIL, "all_reduce", "reaches 266 of 432 GB/s at 64 MiB and above, in place", "unknown", "retest"
-    )
+    told = "reaches 266 of 432 GB/s at 64 MiB and above, in place"
+    slow = Finding(Severity.FAIL, "all_reduce", told, "unknown", "retest")
+    check = Verdict("run.bandwidth", "gpu-07", Status.FAIL, "A collective is slower than expected", "", True, (slow,))
     return replace(
-        EMPTY,
+        EMPTY, status=Status.FAIL, exit_code=4, nodes=(NodeRow("gpu-07", 0, "gpu-07", Status.FAIL),),
         command="torchrun --nproc-per-node 8 -m ncclprobe.bandwidth --op all_reduce,all_gather,reduce_scatter",
-        status=Status.FAIL,
-        exit_code=4,
-        nodes=(node,),
-        launch=LaunchRow("torchrun", 1, 8),
-        measurements=tuple(rows),
-        checks=(
-            Verdict("run.bandwidth", "gpu-07", Status.FAIL, "A collective is slower than expected", "", True, (slow,)),
-        ),
+        launch=LaunchRow("torchrun", 1, 8), measurements=tuple(rows), checks=(check,),
         coverage={"fail": 1, "pass": 0, "unknown": 0, "warn": 0, "skip": 0},
-    )
+    )  # fmt: skip
 
 
 def whole() -> Report:
@@ -150,16 +118,11 @@ def pairs(nodes: int = 8) -> Report:
         "repair", nodes=("n3",), loss=0.9, lost_GBps=43.1, evidence=(seen("131 pair tests", "slow in 14 of 14"),),
     )  # fmt: skip
     return replace(
-        EMPTY,
-        command="torchrun --nnodes 8 -m ncclprobe.bandwidth --pairs",
-        status=Status.FAIL,
-        exit_code=4,
+        EMPTY, command="torchrun --nnodes 8 -m ncclprobe.bandwidth --pairs", status=Status.FAIL, exit_code=4,
         nodes=tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL if n == 3 else Status.PASS) for n in range(nodes)),
-        launch=LaunchRow("torchrun", nodes, nodes),
-        pairs=tuple(rows),
-        localisation=found,
+        launch=LaunchRow("torchrun", nodes, nodes), pairs=tuple(rows), localisation=found,
         checks=(Verdict("run.pairs", "n0", Status.FAIL, "A node, a NIC or a pair is slow", "", True, (slow,)),),
-    )
+    )  # fmt: skip
 
 
 def moved() -> Report:
@@ -183,13 +146,10 @@ def moved() -> Report:
         NicBytes("n0", "eth0", "ethernet", 30 << 20, None, 0.03, False, MARKUP),
     )
     return replace(
-        pairs(),
-        copies=(replace(copy, device="GPU2", GBps=55.1, status="pass"), copy),
-        groups=(group,),
-        steps=(step,),
+        pairs(), copies=(replace(copy, device="GPU2", GBps=55.1, status="pass"), copy), groups=(group,), steps=(step,),
         nic_traffic=(OperationTraffic("all_reduce", 1 << 30, nics),),
         fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}),
-    )
+    )  # fmt: skip
 
 
 def board() -> NodeTopology:
@@ -213,18 +173,13 @@ def fleet(nodes: int, names: tuple[str, ...] = ()) -> Report:
     verdicts = [verdict for n, name in enumerate(called) for verdict in (*map(_passes(name), _IDS), *_faults(n, name))]
     sick = {verdict.node: verdict.status for verdict in verdicts if verdict.status in (Status.FAIL, Status.UNKNOWN)}
     return replace(
-        EMPTY,
-        status=Status.FAIL,
-        exit_code=4,
-        command=f"srun -N {nodes} ncclprobe doctor",
-        launch=LaunchRow("slurm", nodes, 8 * nodes),
+        EMPTY, status=Status.FAIL, exit_code=4, command=f"srun -N {nodes} ncclprobe doctor",
+        launch=LaunchRow("slurm", nodes, 8 * nodes), missing_nodes=("node9001", "node9002", "node9003"),
         nodes=tuple(NodeRow(name, n, name, sick.get(name, Status.PASS)) for n, name in enumerate(called)),
-        missing_nodes=("node9001", "node9002", "node9003"),
-        checks=tuple(verdicts),
+        checks=tuple(verdicts), topology=dict.fromkeys(called, board()),
         coverage={state: sum(v.status.value == state for v in verdicts) for state in ("pass", "fail", "unknown")},
         environment={name: _environment(n) for n, name in enumerate(called)},
-        topology=dict.fromkeys(called, board()),
-    )
+    )  # fmt: skip
 
 
 def _passes(name: str):  # type: ignore[no-untyped-def]

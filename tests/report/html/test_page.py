@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 
 from ncclprobe import DOCS, api
-from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
+from ncclprobe.model.findings import Status, Verdict, fail, seen
 from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import findings, fleet, render, tables
@@ -85,18 +85,6 @@ def test_any_report_makes_a_page_of_legible_text(report: Report) -> None:
     assert len(Page(text).scripts) == 2
 
 
-def test_what_is_typed_is_code_and_a_sentence_begins_with_a_capital() -> None:
-    told = fail("NCCL_X", "is `1` here; `x y` says so", remedy="run `ncclprobe doctor` again")
-    page = render(samples.report(samples.verdict(Status.FAIL, told), notes=("it ran `late`",)))
-    words = Page(page).words
-    assert "`" not in words
-    for said in ("Is 1 here; x y says so", "Run ncclprobe doctor again", "It ran late"):
-        assert said in words
-    assert "<code>x y</code>" in page
-    assert str(sentence("mlx5_0:1 is DOWN")) == "mlx5_0:1 is DOWN"
-    assert str(sentence("")) == ""
-
-
 def test_the_policy_of_the_page_lets_its_own_scripts_run_and_nothing_be_fetched() -> None:
     page = Page(render(made.sweep()))
     policy = next(value for name, value in page.attributes if name == "content" and value and "script-src" in value)
@@ -107,25 +95,10 @@ def test_the_policy_of_the_page_lets_its_own_scripts_run_and_nothing_be_fetched(
     assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
 
 
-@each_row("report", [FLEET, made.sweep(), made.pairs(), made.pairs(64), made.moved()])
-def test_a_page_with_plots_is_below_300_kB(report: Report) -> None:
-    assert len(render(report).encode()) < 300_000
-
-
 @each_row("busbw_GBps", [5e-324, 1e308])
 def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None:
     row = replace(samples.ROW, busbw_GBps=busbw_GBps, expectation=None)
     assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
-
-
-def test_whatever_else_was_measured_has_a_table_with_what_fails_first() -> None:
-    found = {table.title: table for table in tables.tables(made.moved())}
-    assert len(found) == 4
-    assert all(len(row) == len(table.heads) for table in found.values() for row in table.rows)
-    assert found["Copies within a node"].rows[0][-1] == "fail"
-    words = Page(render(made.moved())).words
-    for said in ("4.33 x", "tp groups span nodes", "8 x NVIDIA H100 80GB HBM3"):
-        assert said in words
 
 
 def test_what_could_not_be_looked_at_stands_before_the_numbers_and_its_nodes_among_the_first() -> None:
@@ -137,24 +110,20 @@ def test_what_could_not_be_looked_at_stands_before_the_numbers_and_its_nodes_amo
         assert gap in words[blind:numbers]
 
 
-def test_a_report_without_trouble_names_nothing_to_do() -> None:
-    words = Page(render(samples.HEALTHY)).words
-    assert "Nothing to do" in words
-    assert "Not checked" not in words
-    assert "Findings" not in words
-
-
 def test_numbers_that_nobody_judged_are_no_success() -> None:
     row = replace(samples.ROW, status="unjudged", expectation=None)
     page = render(replace(samples.HEALTHY, measurements=(row,)))
     words = Page(page).words
-    assert "none judged" in words
-    assert "Nothing found wrong; speed not judged" in words
-    assert "ncclprobe baseline REPORT.json -o site.json" in words
+    for said in ("none judged", "Nothing found wrong; speed not judged", "1 row of the sweep not judged",
+                 "ncclprobe baseline REPORT.json -o site.json"):  # fmt: skip
+        assert said in words
     assert "Nothing to do" not in words
     tag = '<span class="tag {0}">{0}</span> <b class="num">'
-    assert (tag.format("skip") in page, tag.format("pass") in page) == (True, False)
-    assert "1 row of the sweep not judged" in words
+    assert [tag.format(kind) in page for kind in ("skip", "pass")] == [True, False]
+    healthy = Page(render(samples.HEALTHY)).words
+    assert [said in healthy for said in ("Nothing to do", "Not checked", "Findings")] == [True, False, False]
+    idle = Page(render(replace(samples.HEALTHY, status=Status.SKIP, checks=()))).words
+    assert [said in idle for said in ("Nothing was judged", "Nothing to do")] == [True, False]
 
 
 @each_row(("confidence", "label"), [("named", "CAUSE"), ("narrowed", "CAUSE  one of"), ("unknown", "UNKNOWN")])
@@ -163,14 +132,6 @@ def test_a_cause_is_labelled_as_at_the_terminal(confidence: Any, label: str) -> 
     page = render(replace(report, causes=(replace(report.causes[0], confidence=confidence),)))
     assert f">{label}</span>" in page
     assert f">{confidence}</span>" not in page
-
-
-def test_ranks_that_say_the_same_are_one_row() -> None:
-    report = made.causes()
-    ranks = tuple(
-        replace(each, last_event=Evidence("n0.log", 5, f"[rank{each.rank}] timeout")) for each in report.ranks
-    )
-    assert '<span class="small-only">rank </span>0-3</th>' in render(replace(report, ranks=ranks))
 
 
 def test_a_rank_is_no_setting_in_which_nodes_differ() -> None:
@@ -187,23 +148,18 @@ def test_a_rank_is_no_setting_in_which_nodes_differ() -> None:
     assert words.count("<td>n1") == 2
 
 
-def test_a_run_in_which_no_check_applied_says_that_nothing_was_judged() -> None:
-    words = Page(render(replace(samples.HEALTHY, status=Status.SKIP, checks=()))).words
-    assert "Nothing was judged" in words
-    assert "Nothing to do" not in words
-
-
-def test_a_suppressed_finding_is_told() -> None:
-    report = replace(samples.HEALTHY, suppressed=(Suppression("ib.state", "mlx5_9:1", "a storage port"),))
-    assert "a storage port" in Page(render(report)).words
-
-
-def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
-    report = made.fleet(400)
+def test_findings_of_one_check_are_one_card_and_what_is_alike_on_many_nodes_one_row() -> None:
+    report = made.fleet(402)
     cards = findings.cards(report).cards
     assert [(card.kind, card.id, card.number) for card in cards] == [("fail", "ib.rate", 5), ("fail", "nvl.links", 2)]
     assert cards[0].head == "An InfiniBand port is slower than its siblings on node[0005,0102,0199,0296,0393]"
     assert [place.nodes for place in cards[0].places] == ["node0005", "node0102", "node0199", "node0296", "node0393"]
+    found = tables.rows(report)
+    assert len(found) < 140
+    assert tables.where(next(row for row in found if row.kind == "pass"), 402) == "all 402 nodes"
+    text = render(report)
+    assert "565.57.01" in Page(text).words
+    assert re.findall(r"<code>(\w+)</code> <span class=\"tag warn\">differs", text) == ["driver", "NCCL_DEBUG"]
 
 
 def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> None:
@@ -213,15 +169,6 @@ def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> No
     assert words.count("Runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s") == 1  # and itself, a sentence
     assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, their kind and the checks
     assert text.count('id="finding-ib.rate"') == 1
-
-
-def test_which_nodes_and_why_says_the_findings_sentences_in_their_order() -> None:
-    first, second = (fail(subject, "is low", nodes=names) for subject, names in (("a", ("n1",)), ("b", ("n0", "n2"))))
-    verdicts = [Verdict(f"x.{each.subject}", None, Status.FAIL, "t", findings=(each,)) for each in (first, second)]
-    nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(3))
-    report = samples.report(*verdicts, status=Status.FAIL, nodes=nodes)
-    groups, _ = fleet.groups(report, findings.cards(report).cards)
-    assert [(each.nodes, each.why[0][1]) for each in groups] == [("n1", "a: is low"), ("n[0,2]", "b: is low")]
 
 
 def test_what_costs_most_comes_first_with_its_loss() -> None:
@@ -249,33 +196,30 @@ def test_what_a_source_holds_is_one_click_away_and_its_cited_line_is_marked() ->
     assert "3 lines not shown" in text
 
 
-def test_what_a_measurement_says_of_the_run_is_not_said_of_the_first_node() -> None:
+def test_nodes_are_grouped_by_what_is_theirs_in_the_order_of_the_findings() -> None:
+    """What the job does wrong, or a measurement of the run, makes no node red."""
     lost = fail("rank 2", "its heartbeat stopped", action="retest")
-    report = samples.report(Verdict("run.hang", "n0", Status.FAIL, "A rank was lost", findings=(lost,)))
-    assert [card.head for card in findings.cards(report).cards] == ["rank 2"]
-    assert [(each.state, each.nodes, each.why) for each in fleet.groups(report, ())[0]] == [("fail", "n0", ())]
-
-
-def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
+    measured = samples.report(Verdict("run.hang", "n0", Status.FAIL, "A rank was lost", findings=(lost,)))
     differs = fail("NCCL_BUFFSIZE", "1 of 4 nodes differs", nodes=("n2",))
-    compared = Verdict("sync.env", None, Status.FAIL, "Settings differ", findings=(differs,))
+    first, second = (fail(subject, "is low", nodes=names) for subject, names in (("a", ("n1",)), ("b", ("n0", "n2"))))
+    low = [Verdict(f"x.{each.subject}", None, Status.FAIL, "t", findings=(each,)) for each in (first, second)]
     blind = Verdict("ib.perm", "n1", Status.UNKNOWN, "t", "no access", required=True)
     nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(4))
-    report = samples.report(compared, blind, nodes=nodes)
-    told = [(each.state, each.number, each.nodes) for each in fleet.groups(report, ())[0]]
-    assert told == [("fail", 1, "n2"), ("unknown", 1, "n1"), ("pass", 2, "n[0,3]")]
-    assert "1 check fails, on 1 of 4 nodes" in Page(render(report)).words
+    job = samples.report(Verdict("sync.env", None, Status.FAIL, "Differ", findings=(differs,)), blind, nodes=nodes)
+    rows: list[tuple[Report, list[tuple[str, str, str]]]] = [
+        (measured, [("fail", "n0", "")]),
+        (job, [("fail", "n2", "NCCL_BUFFSIZE: 1 of 4 nodes differs"), ("unknown", "n1", "not checked: ib.perm"),
+               ("pass", "n[0,3]", "")]),
+        (samples.report(*low, nodes=nodes[:3]), [("fail", "n1", "a: is low"), ("fail", "n[0,2]", "b: is low")]),
+    ]  # fmt: skip
+    for report, wanted in rows:
+        groups, _ = fleet.groups(report, findings.cards(report).cards)
+        assert [(each.state, each.nodes, each.why[0][1] if each.why else "") for each in groups] == wanted
+    assert [card.head for card in findings.cards(measured).cards] == ["rank 2"]
+    assert "1 check fails, on 1 of 4 nodes" in Page(render(job)).words
 
 
-def test_what_is_alike_on_many_nodes_is_one_row() -> None:
-    report = made.fleet(400)
-    found = tables.rows(report)
-    assert len(found) < 140
-    passed = next(row for row in found if row.kind == "pass")
-    assert tables.where(passed, 400) == "all 400 nodes"
-
-
-def test_a_large_fleet_with_many_different_faults_is_cut_and_the_page_says_so() -> None:
+def test_a_large_fleet_with_many_different_faults_and_a_text_without_end_are_cut() -> None:
     report = samples.fleet(6000, 3, 4)
     text = render(report)
     page = Page(text)
@@ -284,20 +228,9 @@ def test_a_large_fleet_with_many_different_faults_is_cut_and_the_page_says_so() 
     assert "400 of 1,503 rows stand here" in page.words
     assert "further nodes not drawn" in page.words
     assert len(text) < 7 << 20
-
-
-def test_a_text_without_end_is_cut() -> None:
-    report = samples.report(Verdict("a.b", "n0", Status.UNKNOWN, "t", "x" * (5 << 20), True), status=Status.UNKNOWN)
-    assert len(render(report)) < 100_000
-
-
-def test_only_differences_are_highlighted() -> None:
-    text = render(made.fleet(402))
-    words = Page(text).words
-    assert text.count('class="differs') >= 2
-    assert "565.57.01" in words
-    differing = re.findall(r"<code>(\w+)</code> <span class=\"tag warn\">differs", text)
-    assert differing == ["driver", "NCCL_DEBUG"]
+    endless = Verdict("a.b", "n0", Status.UNKNOWN, "t", "x" * (5 << 20), True)
+    assert len(render(samples.report(endless, status=Status.UNKNOWN))) < 100_000
+    assert max(len(render(each).encode()) for each in (made.pairs(64), made.whole(), FLEET)) < 300_000
 
 
 @each_row(
@@ -307,8 +240,12 @@ def test_only_differences_are_highlighted() -> None:
         ("version `GLIBC_2.38' is missing & <so on>", "version `GLIBC_2.38&#39; is missing &amp; &lt;so on&gt;"),
     ],
 )
-def test_what_is_to_be_typed_is_code_and_everything_is_escaped(text: str, shown: str) -> None:
+def test_what_is_to_be_typed_is_code_everything_is_escaped_and_a_sentence_begins_with_a_capital(
+    text: str, shown: str
+) -> None:
     assert typed(text) == shown
+    assert str(sentence(text)) == shown[0].upper() + shown[1:]
+    assert [str(sentence(each)) for each in ("mlx5_0:1 is DOWN", "")] == ["mlx5_0:1 is DOWN", ""]
 
 
 def test_no_head_of_a_row_or_column_is_empty() -> None:
