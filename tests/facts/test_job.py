@@ -1,17 +1,7 @@
-"""Which processes are ranks, what the kernel shows of them, and what torch's worker server answers."""
+"""Which processes are ranks of a job, by their variables or as a program started them, and what two looks read."""
 
-import ctypes
-import fcntl
 import json
-import os
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,12 +12,11 @@ from ncclprobe.facts.job import stacks
 from ncclprobe.facts.job.gpus import gpus
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.facts.kernel_log import OF_GPUS
-from ncclprobe.host import SAMPLE, live, processes, rank_servers, tcp_sockets, waits
+from ncclprobe.host import SAMPLE
 from ncclprobe.host.capture import Replay
-from ncclprobe.host.rank_servers import ask_server
-from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
+from ncclprobe.model.errors import HostError, OutOfTime, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
-from tests.each_row import each_row, some
+from tests.each_row import each_row
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 
@@ -37,268 +26,231 @@ def process(pid: int, rank: int | None, parent: int = 1, *, library: bool | None
     own = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     variables = {**own, "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "WORLD_SIZE": "2", **more}
     return {
-        "pid": pid,
-        "parent": parent,
-        "start": pid,
-        "name": "python",
-        "user": 1000,
-        "library": library,
+        **{"pid": pid, "parent": parent, "start": pid, "name": "python", "user": 1000, "library": library},
         "python": library is not None,
         "variables": {name: value for name, value in variables.items() if value},
     }
 
 
-def found(*given: dict[str, Any], pid: int = 0, **more: Any) -> LocalRanks:
+def found(*given: dict[str, Any], pid: int = 0, env: dict[str, str] | None = None, **more: Any) -> LocalRanks:
     said = json.dumps({"time_s": 1.0, "processes": given, **more})
-    host = Replay({("ranks", pid, *QUESTION): said, (SAMPLE, "attach"): json.dumps({"pid": pid})}, older=False)
-    return local_ranks.run(host, AskedJob(pid))
+    answers: Any = {("ranks", pid, *QUESTION): said, ("env",): json.dumps(env or {})}
+    return local_ranks.run(Replay(answers | {(SAMPLE, "attach"): json.dumps({"pid": pid})}, older=False), AskedJob(pid))
 
 
-def pids(ranks: LocalRanks) -> list[tuple[int, int | None]]:
-    return [(each.pid, each.rank) for each in ranks.ranks]
+def told(ranks: LocalRanks) -> str:
+    """Return pid and number of each rank, and what else is known."""
+    more = {"absent": ranks.absent, "others": [each[0] for each in ranks.others], "gone": ranks.gone or (),
+            "hidden": ranks.hidden or (), "agents": [each.pid for each in ranks.agents],
+            "twins": [pid for each in ranks.ranks for pid in each.twins]}  # fmt: skip
+    words = [f"{each.pid}:{'-' if each.rank is None else each.rank}" for each in ranks.ranks]
+    return " ".join([*words, *(f"{name} {value}" for name, value in more.items() if value not in ((), []))])
 
 
-def test_a_rank_is_the_topmost_process_of_its_environment_that_has_torch() -> None:
-    shell, rank, worker = process(10, 0, library=None), process(11, 0, 10), process(12, 0, 11)
-    assert pids(found(shell, rank, worker, process(20, 1))) == [(11, 0), (20, 1)]
+BY_HAND = {"LOCAL_WORLD_SIZE": "", "LOCAL_RANK": ""}
+OTHER, AGENT = process(30, 0, MASTER_PORT="29501"), {"agent": {"nnodes": "2"}}
+TASK = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7"}
+LAUNCHED = process(9, None, SLURM_PROCID="0", SLURM_STEP_ID="0", SLURM_NTASKS="2") | AGENT
+SPAWNED, PAIR = [process(11, None, 10), process(12, None, 10)], [process(10, 0, 9), process(11, 1, 9)]
+THREE = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": ""}  # and rank 3 was never started
+OF_ONE = [process(10 + n, n, 9, MASTER_PORT=str(29500 + n), **THREE) for n in range(3)]
+FIRST, STARTER = process(10, 0, **BY_HAND), process(10, None) | {"variables": {}}
+STEPS = [process(10, 0, SLURM_JOB_ID="1"), process(30, 0, MASTER_PORT="29501", SLURM_JOB_ID="2")]
 
 
-def test_a_rank_that_still_imports_torch_is_one() -> None:
-    assert pids(found(process(10, 0, library=False), process(20, 1))) == [(10, 0), (20, 1)]
+def second(**changes: Any) -> dict[str, Any]:
+    """Return rank 1 of FIRST's job, with another master."""
+    return process(11, 1, **{**BY_HAND, "MASTER_PORT": "29501", **changes})
 
 
-def test_a_shell_of_a_slurm_task_is_no_rank() -> None:
-    task = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7"}
-    assert pids(found(process(10, None, library=None, **task))) == []
+def of_four(pid: int, rank: int, master: str = "n1", local: str = "") -> dict[str, Any]:
+    return process(pid, rank, MASTER_ADDR=master, LOCAL_RANK=local, WORLD_SIZE="4", LOCAL_WORLD_SIZE="")
 
 
-def test_a_local_rank_without_a_process_is_absent() -> None:
-    assert found(process(10, 0)).absent == (1,)
-    assert found(process(10, 0), process(11, 1)).absent == ()
+@each_row(
+    ("processes", "pid", "wanted"),
+    [
+        # The topmost process of an environment that has torch, or that still imports it, is the rank.
+        ([process(10, 0, library=None), process(11, 0, 10), process(12, 0, 11), process(20, 1)], 0, "11:0 20:1"),
+        ([process(10, 0, library=False), process(20, 1)], 0, "10:0 20:1"),
+        ([process(10, None, library=None, **TASK)], 0, ""),  # a shell of a Slurm task
+        ([process(10, 0)], 0, "10:0 absent (1,)"),
+        ([process(10, 0), {**process(31, 1), "name": "pt_data_worker"}], 0, "10:0 absent (1,)"),  # outlived its rank
+        # Of two jobs none is taken, but the one that was named, by a rank or by what it has started.
+        ([process(10, 0), OTHER], 0, "10:0 absent (1,) others ['10', '30']"),
+        ([process(10, 0), OTHER], 30, "30:0 absent (1,)"),
+        ([process(10, 0), process(31, 0, 30, MASTER_PORT="29501"), OTHER], 31, "30:0 absent (1,)"),
+        # Processes without variables are ranks only of one that is named; helpers and loaders of theirs are not.
+        (SPAWNED, 0, ""),
+        ([process(10, None, library=False), *SPAWNED], 10, "11:- 12:-"),
+        ([process(10, None), *SPAWNED, process(13, 0, 11), process(14, None, 12)], 10, "11:- 12:-"),
+        ([process(9, None, library=None), process(20, None, 9), process(21, 0, 20), process(22, 1, 20),
+          process(23, None, 9)], 9, "21:0 22:1"),
+        # An agent of torchrun is never a rank, nor is what has started it.
+        ([LAUNCHED, *PAIR], 0, "10:0 11:1"), ([LAUNCHED, *PAIR], 9, "10:0 11:1"), ([LAUNCHED, *PAIR], 10, "10:0 11:1"),
+        ([LAUNCHED], 0, "agents [9]"),
+        ([STARTER, process(11, None, 10) | AGENT | {"variables": {}}], 10, "agents [11]"),
+        ([STARTER], 10, "10:-"),
+        # Ranks with different masters are one job only if they complete each other.
+        ([FIRST, second()], 0, "10:0 11:1"),
+        ([process(10, 0), process(11, 1, MASTER_PORT="29501")], 0, "10:0 11:1"),
+        (OF_ONE, 0, "10:0 11:1 12:2"),
+        ([FIRST, process(11, 0, MASTER_PORT="29501", **BY_HAND)], 0, "10:0 others ['10', '11']"),  # the same rank
+        ([FIRST, second() | {"user": 1001}], 0, "10:0 others ['10', '11']"),
+        ([FIRST, second() | {"start": 30010}], 0, "10:0 others ['10', '11']"),  # 300 s later
+        ([FIRST, second() | {"start": 30009}], 0, "10:0 11:1"),
+        ([FIRST, second(WORLD_SIZE="3")], 0, "10:0 others ['10', '11']"),
+        ([FIRST, second(LOCAL_WORLD_SIZE="1")], 0, "10:0 others ['10', '11']"),
+        ([*OF_ONE[:2], process(12, 2, 9, MASTER_PORT="29502", MASTER_ADDR="n2", **THREE)], 0,
+         "10:0 others ['10', '11', '12']"),
+        # A rank without a process is absent where its node is known to be this one.
+        ([of_four(10, 0, "127.0.0.1")], 0, "10:0 absent (1, 2, 3)"),
+        ([of_four(10, 1, "localhost"), of_four(11, 3, "localhost")], 0, "10:1 11:3 absent (0, 2)"),
+        ([of_four(10, 0, local="0"), of_four(11, 2, local="2")], 0, "10:0 11:2 absent (1,)"),
+        ([of_four(10, 0, local="0"), of_four(11, 2, local="1")], 0, "10:0 11:2"),  # every second rank is elsewhere
+        ([of_four(10, 0), of_four(11, 2)], 0, "10:0 11:2"),
+        # Two processes that were started with one number: not a worker, one that has outlived another, or a program.
+        ([process(10, 0, 5), process(12, 0, 5)], 0, "10:0 absent (1,) twins [12]"),
+        ([process(10, 0, 5), process(12, 0, 10)], 0, "10:0 absent (1,)"),
+        ([process(10, 0, 5), process(12, 0, 1)], 0, "10:0 absent (1,)"),
+        ([process(10, 0, 5), {**process(12, 0, 5), "program": "tail.py"}], 0, "10:0 absent (1,)"),
+        ([process(10, 0, 5), process(12, 0, 5, library=False)], 0, "10:0 absent (1,)"),
+    ],
+)  # fmt: skip
+def test_the_ranks_of_a_job_are_found_among_processes(processes: list[dict[str, Any]], pid: int, wanted: str) -> None:
+    assert told(found(*processes, pid=pid)) == wanted
 
 
-def test_of_two_jobs_none_is_taken_and_each_is_named() -> None:
-    other = process(30, 0, MASTER_PORT="29501")
-    both = found(process(10, 0), other)
-    assert len(both.others) == 2
-    assert both.others[1] == ("30", "1000", "0", "python", "1970-01-01 00:00", "n1:29501")
-    assert pids(found(process(10, 0), other, pid=30)) == [(30, 0)]
-    assert pids(found(process(10, 0), process(31, 0, 30, MASTER_PORT="29501"), other, pid=31)) == [(30, 0)]
+def test_processes_of_others_are_counted_and_a_slurm_step_means_its_own_job() -> None:
+    assert told(found(process(10, 0), hidden=3)) == "10:0 absent (1,) hidden 3"
+    assert told(found(*STEPS, env={"SLURM_JOB_ID": "2"})) == "30:0 absent (1,)"
+    for own in ({}, {"SLURM_JOB_ID": "3"}):
+        assert told(found(*STEPS, env=own)) == "10:0 absent (1,) others ['10', '30']"
 
 
 def test_of_several_jobs_a_table_says_whose_they_are_and_what_they_run() -> None:
     own = {**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}
-    other = {**process(30, 0, MASTER_PORT="29501"), "owner": "bob", "program": "finetune.py"}
-    lines = running.jobs(found(own, process(11, 1, 10, MASTER_PORT="29500"), other))
-    assert [line.split() for line in lines[:2]] == [
+    lines = running.jobs(found(own, process(11, 1, 10), {**OTHER, "program": "finetune.py"}))
+    assert [line.split() for line in lines[:3]] == [
         ["--pid", "user", "ranks", "command", "since", "(UTC)", "master"],
         ["10", "ada", "0-1", "train.py", "1969-12-31", "23:59", "n1:29500"],
+        ["30", "1000", "0", "finetune.py", "1970-01-01", "00:00", "n1:29501"],
     ]
     assert running.jobs(found(own)) == []
-    rows = [
-        (["/usr/bin/python3", "-u", "/home/u/train.py", "--token", "secret"], "train.py"),
-        (["python", "-m", "pkg.train"], "pkg.train"),
-        (["python", "-c", "print(1)"], "-c"),
-        (["/opt/bin/solver", "in.dat"], "solver"),
-        ([], ""),
-        ([""], ""),
+
+
+def of_spawned(
+    *processes: dict[str, Any],
+    connections: list[dict[str, Any]],
+    pid: int = 9,
+    told: Mapping[int, dict[str, int]] | None = None,
+    groups: str = "",
+) -> LocalRanks:
+    """Return the ranks that are found among processes without variables, with these connections.
+
+    `told` are the numbers in variables of processes whose stacks are read, `groups` the ranks of the recorded group.
+    """
+    said = json.dumps({"time_s": 1.0, "processes": processes})
+    own = sorted(each["pid"] for each in processes if each["parent"] == 9 and each.get("state") != "Z")
+    kept = {"version": "2.10", "pg_config": {"": {"name": "", "desc": "", "ranks": groups}}, "entries": []}
+    answers = {
+        ("ranks", pid, *QUESTION): said if pid else json.dumps({"time_s": 1.0, "processes": []}),
+        ("ranks", -1): said,
+        **{("connections", 0, *asked): json.dumps(connections) for asked in (own, own[:3], own[1:])},
+        ("connections", 0, 9): json.dumps([each for each in connections if each["pid"] == 9]),
+        ("at_port", 29500, 11): json.dumps([{"pid": 11, "local": "[::]:29500", "peer": "", "state": "listening"}]),
+        ("at_port", 40011, 11): json.dumps([]),
+        **{("numbers", each): json.dumps(numbers) for each, numbers in (told or {}).items()},
+        **({("server", own[0], "fr_trace_json", 0): json.dumps(kept)} if groups else {}),
+    }
+    return local_ranks.run(Replay(answers, older=False), AskedJob(pid, stacks=told is not None))
+
+
+def meets(pid: int, *others: int) -> list[dict[str, Any]]:
+    """Return the connections of `pid`, which serves a store, with itself and `others`."""
+    ends = [(each, f"127.0.0.1:{40000 + each}") for each in (pid, *others)]
+    return [
+        {"pid": owner, "local": local, "peer": peer}
+        for each, end in ends
+        for owner, local, peer in ((each, end, "127.0.0.1:29500"), (pid, "127.0.0.1:29500", end))
     ]
-    assert [processes.program(words) for words, _ in rows] == [name for _, name in rows]
 
 
-def test_processes_that_someone_names_are_ranks_without_any_variable() -> None:
-    spawned = [process(11, None, 10), process(12, None, 10)]
-    assert pids(found(*spawned)) == []
-    assert pids(found(process(10, None, library=False), *spawned, pid=10)) == [(11, None), (12, None)]
-
-
-def test_what_a_rank_without_variables_has_started_is_no_rank() -> None:
-    parent, spawned = process(10, None), [process(11, None, 10), process(12, None, 10)]
-    helper, worker = (
-        process(13, 0, 11),
-        process(14, None, 12),
-    )  # a server of rank 0, whose program has set RANK; a loader
-    assert pids(found(parent, *spawned, helper, worker, pid=10)) == [(11, None), (12, None)]
-    agent, ranks, aside = process(20, None, 9), [process(21, 0, 20), process(22, 1, 20)], process(23, None, 9)
-    assert pids(found(process(9, None, library=None), agent, *ranks, aside, pid=9)) == [(21, 0), (22, 1)]
-
-
-def test_processes_of_others_are_counted() -> None:
-    assert found(process(10, 0), hidden=3).hidden == 3
-
-
-# What the kernel shows, of this very process.
-
-
-def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
-    start = int(processes.stat_or_none("/proc/self")[19])  # type: ignore[index]
-    assert processes._process(os.getpid(), start)["state"] in "RS"
-    with pytest.raises(Missing, match="its number is of another"):
-        processes._process(os.getpid(), start + 1)
+PARENT, CHILDREN = process(9, None), [process(n, None, 9) for n in (12, 11, 13)]
+SHELL, HELPER = process(9, None, library=False), process(14, None, 9)
+NODE, OF_NODE = process(9, 0, 1, WORLD_SIZE="1"), [process(n, 0, 9, WORLD_SIZE="1") for n in (11, 12, 13)]
+MESH = [{"pid": a, "local": f"127.0.0.1:{a}", "peer": f"127.0.0.1:{b}"} for a, b in ((12, 13), (13, 12))]
+ALL, NUMBERED, BARE = meets(11, 12, 13), "11:0 12:1 13:2", "11:- 12:- 13:-"
+OWN: dict[int, dict[str, int]] = {each: {"rank": each - 11} for each in (11, 12, 13)}
+TWO = [{**process(n, None, 9), "age_s": 60.0} for n in (11, 13)]
+ZOMBIE = {**process(12, None, 9, library=False), "state": "Z", "python": True}
+BETWEEN, MET = [TWO[0], ZOMBIE, TWO[1]], meets(11, 13)
+JOINED = {"pid": 9, "local": "10.0.0.1:40000", "peer": "n1:29500"}
+OF_TWO = {11: {"rank": 1, "world_size": 3}, 13: {"rank": 2, "world_size": 3}, 9: {"world_size": 3}}
+SECOND_NODE = {11: {"rank": 2, "world": 4}, 13: {"rank": 3, "world": 4}, 9: {"world": 4}}
 
 
 @each_row(
-    ("lines", "files"),
+    ("parent", "children", "connections", "more", "wanted"),
     [
-        ("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n", "job/cgroup.events": "frozen 1\n",
-                       "job/cpu.stat": "throttled_usec 500000\n",
-                       "job/memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull total=9\n"}),
-        ("3:freezer:/job\n2:memory:/job\n1:cpu:/job\n", {
-            "memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n", "freezer/job/freezer.state": "FROZEN\n",
-            "cpu/job/cpu.stat": "throttled_time 500000000\n"}),
+        # As they began, if the first of them serves the store.
+        (PARENT, CHILDREN, ALL, {}, NUMBERED),
+        (PARENT, CHILDREN, ALL, {"pid": 0}, NUMBERED),  # no process was named
+        (PARENT, CHILDREN, meets(11), {}, NUMBERED),  # the others have not come yet
+        (PARENT, CHILDREN, meets(12, 11, 13), {}, BARE),  # another began first than rank 0
+        (PARENT, CHILDREN, meets(12, 11, 13), {"pid": 0}, BARE),
+        (PARENT, CHILDREN, [], {}, BARE),
+        (PARENT, CHILDREN, [*meets(11), *meets(12)], {}, BARE),  # which one is the store is not known
+        (PARENT, CHILDREN, [], {"pid": 0}, BARE),  # rank 0 may never have reached init
+        (SHELL, CHILDREN, [], {"pid": 0}, ""),  # programs that a shell started are no ranks of one job
+        # Helpers beside the ranks are none.
+        (PARENT, [*CHILDREN, HELPER], [*ALL, *MESH], {}, NUMBERED),
+        (PARENT, [*CHILDREN, HELPER], ALL, {}, f"{NUMBERED} 14:3"),  # in init
+        (PARENT, [*CHILDREN, HELPER], [], {"told": {**OWN, 9: {"world": 3}}}, NUMBERED),
+        (PARENT, [*CHILDREN, HELPER], [], {"told": {**OWN, 9: {"world": 4}}}, f"{BARE} 14:-"),
+        # A launcher may have the variables of its node.
+        (NODE, OF_NODE, ALL, {}, NUMBERED), (NODE, OF_NODE, [], {}, "9:0 absent (1,)"),
+        (NODE, OF_NODE, [*ALL, JOINED], {}, "9:0 absent (1,)"),
+        # A rank that has ended is counted, and the others keep their numbers.
+        (PARENT, BETWEEN, MET, {}, "11:0 13:2 absent (1,)"),
+        (PARENT, TWO, MET, {"told": {11: {"r": 0, "world": 3}, 13: {"r": 2, "world": 3}, 9: {"r": 2, "world": 3}}},
+         "11:0 13:2 absent (1,)"),
+        (PARENT, BETWEEN, [], {"told": {11: {"rank": 0}, 13: {"rank": 2}}}, "11:0 13:2 absent (1,)"),
+        (PARENT, TWO, MET, {"told": {each: {"rank": 0, "world_size": 3} for each in (11, 13)}}, "11:0 13:1"),
+        (PARENT, TWO, [], {"told": OF_TWO}, "11:1 13:2 absent (0,)"),  # it had the store
+        (PARENT, TWO, [], {"told": {**OF_TWO, 9: {}}}, "11:1 13:2"),
+        (PARENT, TWO, [], {"told": SECOND_NODE}, "11:2 13:3"),
+        (PARENT, TWO, MET, {"groups": "[0, 1, 2]"}, "11:- 13:- gone 1"),
+        (PARENT, [{**each, "age_s": 10.0} for each in TWO], MET, {"groups": "[0, 1, 2]"}, "11:- 13:- gone 1"),
+        (PARENT, [{**each, "age_s": 9.9} for each in TWO], MET, {"groups": "[0, 1, 2]"}, "11:- 13:-"),
+        (PARENT, TWO, MET, {"groups": "[0, 1]"}, "11:0 13:1"), (PARENT, TWO, MET, {}, "11:0 13:1"),
     ],
 )  # fmt: skip
-def test_what_the_cgroup_of_a_rank_tells(
-    lines: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ranks_that_a_program_has_started_itself_are_numbered_if_that_is_known(
+    parent: Any, children: list[Any], connections: list[Any], more: dict[str, Any], wanted: str
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    processes._cgroup.cache_clear()
-    monkeypatch.setattr(processes, "_CGROUPS", tmp_path)
-    found = processes._cgroup(lines, 0)
-    assert {name: found[name] for name in ("frozen", "held_s", "oom_kills")} == {
-        "frozen": True,
-        "held_s": 0.5,
-        "oom_kills": 2,
-    }
-    assert found.get("memory_s") == (1.5 if lines.startswith("0") else None)
-    next(tmp_path.rglob("cpu.stat")).write_text("throttled_usec 700000\nthrottled_time 700000000\n")
-    assert processes._cgroup(lines, 0)["held_s"] == 0.5
-    assert processes._cgroup(lines, 1)["held_s"] == 0.7
+    known = of_spawned(parent, *children, connections=connections, **more)
+    assert told(known) == wanted
+    if wanted == NUMBERED and parent is PARENT and connections:
+        assert {each.launch.master_port for each in known.ranks} == {29500}
 
 
-def test_no_value_of_a_variable_is_told_that_may_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = {"RANK": "0", "API_TOKEN": "hunter2", "MASTER_ADDR": "user:hunter2@n1"}
-    monkeypatch.setattr(processes, "_pids", lambda: [1])
-    monkeypatch.setattr(processes, "environment", lambda _: environ)
-    (only,) = processes._ranks(0, ["RANK"], {"RANK", "MASTER_ADDR"})["processes"]
-    assert "hunter2" not in json.dumps(only)
-    assert only["variables"]["RANK"] == "0"
+# Two looks at the ranks.
+
+HERE = LocalRanks((found(process(10, 0)).ranks[0],))
+WAIT: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): ""}
 
 
-def test_ranks_in_a_container_may_be_of_process_2_and_threads_of_the_kernel_are_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def stat(path: str) -> list[str]:
-        flags = str(0x208040 if path == "/proc/9" else 0x400000)
-        return ["S", "2", "0", "0", "0", "-1", flags, *["0"] * 14, "python"]
-
-    monkeypatch.setattr(processes, "_pids", lambda: [2, 9, 70])
-    monkeypatch.setattr(processes, "stat_or_none", stat)
-    monkeypatch.setattr(processes, "environment", lambda pid: {"RANK": "0"} if pid > 2 else {})
-    monkeypatch.setattr(processes, "_candidate", lambda pid, *_: {"pid": pid})
-    assert processes._ranks(0, ["RANK"], set())["processes"] == [{"pid": 70, "agent": None}]
-
-
-def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    never = threading.Event()
-    monkeypatch.setattr(processes, "_pids", lambda: [1])
-    monkeypatch.setattr(processes, "BLOCKED_S", 0.01)
-    monkeypatch.setattr(processes, "environment", lambda _: never.wait(20) and {})
-    answer = processes._ranks(0, ["RANK"], set())
-    never.set()
-    assert "no answer within 0.01 s" in answer["late"][0]
-
-
-# torch's worker server, played by a thread of this process with the name of its thread.
-
-
-@contextmanager
-def server(answer: bytes | None, host: str = "::") -> Iterator[str]:
-    """Play a worker server that answers every call with `answer`; None: with nothing."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as listening:
-        named = threading.Event()
-
-        def serve() -> None:
-            ctypes.CDLL(None).prctl(15, b"pt_workerserver", 0, 0, 0)
-            named.set()
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection, suppress(OSError):
-                    connection.recv(4096)
-                    connection.sendall(answer) if answer is not None else connection.recv(1)
-
-        playing = threading.Thread(target=serve, daemon=True)
-        playing.start()
-        named.wait(10)
-        _until_it_accepts()
-        yield str(os.getpid())
-        listening.shutdown(socket.SHUT_RDWR)
-        playing.join(10)
-
-
-def _until_it_accepts() -> None:
-    import time
-
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        try:
-            rank_servers._address(str(os.getpid()))
-        except Missing:
-            time.sleep(0.01)
-        else:
-            return
-
-
-def test_what_threads_of_a_program_run_is_counted_and_not_what_those_of_libraries_do() -> None:
-    names, start = ("train", "pt_nccl_watchdg", "NCCL Service 0"), int((processes.stat_or_none("/proc/self") or [])[19])
-
-    def computes(name: str, over: threading.Event) -> None:
-        ctypes.CDLL(None).prctl(15, name.encode())
-        while not over.is_set():
-            sum(range(1000))
-
-    grew = []
-    for name in names:
-        over = threading.Event()
-        thread = threading.Thread(target=computes, args=(name, over))
-        thread.start()
-        time.sleep(0.05)
-        before = processes._process(os.getpid(), start)["others_ran_s"]
-        time.sleep(0.3)
-        grew.append(processes._process(os.getpid(), start)["others_ran_s"] - before)
-        over.set()
-        thread.join()
-    assert grew[0] > 0.01
-    assert max(grew[1:]) < 0.01
-
-
-def test_the_worker_server_is_asked_at_the_port_on_which_its_thread_waits() -> None:
-    with server(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}") as pid:
-        assert ask_server(pid, "fr_trace_json") == "{}"
-    with server(b"HTTP/1.1 200 OK\r\n\r\n{}", host="127.0.0.9") as pid:
-        assert ask_server(pid, "fr_trace_json") == "{}"  # 127.0.0.1 at this port may be another user's
-
-
-def test_another_answer_than_the_one_asked_for_is_refused() -> None:
-    with server(b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n") as pid, pytest.raises(Failed, match="302"):
-        ask_server(pid, "fr_trace_json")
-
-
-def test_a_server_that_answers_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_servers, "_WORKER_S", 0.05)
-    with server(None) as pid, pytest.raises(TimedOut, match=r"no answer within 0\.05 s"):
-        ask_server(pid, "fr_trace_json")
-
-
-def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_servers, "_WORKER_BYTES", 1000)
-    with server(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000) as pid, pytest.raises(Failed, match="longer than"):
-        ask_server(pid, "fr_trace_json")
+def looked(said: Mapping[tuple[str | int, ...], str | HostError], here: LocalRanks = HERE, **asked: bool) -> Any:
+    return looks.looks.run(Replay({**WAIT, **said}, older=True), here, AskedJob(**asked))  # type: ignore[arg-type]
 
 
 def test_what_a_rank_says_twice_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str | bytes] = []
     monkeypatch.setattr(looks, "read", lambda text: (taken.append(text), "it is not read")[1])
-    ranks = found(process(10, 0), process(11, 1))
-    said = {("server", 10, "fr_trace_json", 1): "a", ("server", 11, "fr_trace_json", 1): "b", ("wait", "5.0"): ""}
+    said = {("server", 10, "fr_trace_json", 1): "a", ("server", 11, "fr_trace_json", 1): "b"}
     said |= {("server", 10, "fr_trace_json", 2): "a", ("server", 11, "fr_trace_json", 2): "c"}
-    both = looks.looks.run(Replay(said, older=True), ranks, AskedJob())
+    both = looked(said, found(process(10, 0), process(11, 1)))
     assert taken == ["a", "b", "c"]
     assert {both.first.servers, both.second.servers} == {("its records were not read: it is not read",) * 2}
 
@@ -307,13 +259,12 @@ def test_stacks_of_processes_that_a_rank_started_are_read_if_they_cannot_go_on()
     frames = [{"name": "recv", "filename": "connection.py", "line": 3}]
     children = [{"state": state, "cpu_s": 1.0, "pid": pid, "name": "w"} for state, pid in (("S", 60), ("D", 61))]
     state = json.dumps({"state": "S", "cpu_s": 1.0, "time_s": 9.0, "children": children})
-    said = {("process", 10, 10, look): state for look in (1, 2)} | {("wait", "5.0"): ""}
+    said = {("process", 10, 10, look): state for look in (1, 2)}
     for pid in (10, 60, 61):
         said |= {("stacks", pid, look): json.dumps([{"os_thread_id": pid, "frames": frames}]) for look in (1, 2)}
-    found_here = LocalRanks((found(process(10, 0)).ranks[0],))
-    seen_both = looks.looks.run(Replay(said, older=True), found_here, AskedJob(stacks=True))
-    assert [dict(look.of_children).keys() for look in (seen_both.first, seen_both.second)] == [set(), {61}]
-    assert not looks.looks.run(Replay(said, older=True), found_here, AskedJob()).second.of_children
+    both = looked(said, stacks=True)
+    assert [dict(look.of_children).keys() for look in (both.first, both.second)] == [set(), {61}]
+    assert not looked(said).second.of_children
 
 
 def test_no_records_are_written_down_between_what_the_kernel_shows_at_both_looks() -> None:
@@ -325,328 +276,78 @@ def test_no_records_are_written_down_between_what_the_kernel_shows_at_both_looks
                 asked.append((str(question[0]), int(question[-1]) if question[0] != "wait" else 0))
             return super().ask(*question)
 
-    here = LocalRanks((found(process(10, 0)).ranks[0],))
-    looks.looks.run(Order({("wait", "5.0"): ""}, older=True), here, AskedJob())
+    looks.looks.run(Order(WAIT, older=True), HERE, AskedJob())
     assert asked == [("server", 1), ("process", 1), ("wait", 0), ("process", 2), ("server", 2)]
 
 
-@each_row("question", [("server", 11, "fr_trace_json", 2), ("process", 11, 11, 2)])
-def test_a_look_that_timeout_cuts_accuses_no_rank(question: tuple[str | int, ...]) -> None:
-    ranks, cut = found(process(10, 0), process(11, 1)), OutOfTime("all that --timeout left")
-    said: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): "", question: cut}
-    with pytest.raises(OutOfTime):
-        looks.looks.run(Replay(said, older=True), ranks, AskedJob())
-    late = Replay(said | {question: TimedOut("no answer within 1 s")}, older=True)
-    assert looks.looks.run(late, ranks, AskedJob()).second.servers
+def test_a_look_that_timeout_cuts_accuses_no_rank() -> None:
+    for question in (("server", 10, "fr_trace_json", 2), ("process", 10, 10, 2)):
+        with pytest.raises(OutOfTime):
+            looked({question: OutOfTime("all that --timeout left")})
+        assert looked({question: TimedOut("no answer within 1 s")}).second.servers
 
 
-def test_a_process_without_a_worker_server_is_not_called() -> None:
-    with socket.create_server(("127.0.0.1", 0)), pytest.raises(Missing, match="runs no worker server"):
-        ask_server(str(os.getpid()), "fr_trace_json")
-
-
-# What NVML says of the GPUs of the ranks.
-
-
-def gpu_row(**more: Any) -> dict[str, Any]:
+def gpu_row(**more: Any) -> str:
     """Return what the child of NVML tells of a GPU."""
     row = {"index": 0, "pci": "00000000:5E:00.0", "pids": [10], "busy_percent": 100, "clock_MHz": 345}
-    return {**row, "most_MHz": 1980, "power_mW": 120500, "reasons": 0x40, "nvlink_KiB": [7, 9], **more}
+    return json.dumps([{**row, "most_MHz": 1980, "power_mW": 120500, "reasons": 0x40, "nvlink_KiB": [7, 9], **more}])
 
 
 def test_gpus_are_asked_at_both_looks_and_the_kernel_for_xids_where_there_are_gpus() -> None:
     refused = {"refused": "Denied", "why": "Insufficient Permissions"}
+    lost = {"refused": "Odd", "why": "GPU is lost"}
     line = [50.0, "NVRM: Xid (PCI:0000:5e:00): 79, pid=9, GPU has fallen off the bus."]
-    said: dict[tuple[str | int, ...], str] = {("wait", "5.0"): ""}
-    said |= {("nvml", "gpusOf", 1, "10"): json.dumps([gpu_row()])}
-    said |= {("nvml", "gpusOf", 2, "10"): json.dumps([gpu_row(nvlink_KiB=[refused, 9], power_mW=refused)])}
+    said = {("nvml", "gpusOf", 1, "10"): gpu_row(pci=lost, nvlink_KiB=[0, 0])}
+    said |= {("nvml", "gpusOf", 2, "10"): gpu_row(nvlink_KiB=[refused, 9], power_mW=refused)}
     said |= {("kernel_log", OF_GPUS): json.dumps({"lines": [line, [51.0, "NVRM: loading"]]})}
-    here = LocalRanks((found(process(10, 0)).ranks[0],))
-    both = looks.looks.run(Replay(said, older=True), here, AskedJob())
+    both = looked(said)
     (first,), (second,) = both.first.gpus, both.second.gpus
-    assert (first.pids, first.nvlink_KiB, first.reasons) == ((10,), 16, ("hw-thermal-slowdown",))
+    assert (first.pids, first.nvlink_KiB, first.reasons, first.lost) == (
+        *((10,), 0, ("hw-thermal-slowdown",), "NVML: GPU is lost"),
+    )
+    assert first.pci == Absent("NVML: GPU is lost", "Failed")
     assert second.nvlink_KiB == second.power_mW == Absent("NVML: Insufficient Permissions", "Denied")
+    assert (second.busy_percent, second.clock_MHz, second.most_MHz, second.lost) == (100, 345, 1980, "")
     assert [(each.kind, each.code) for each in both.xids] == [("xid", "79")]
-    without = looks.looks.run(Replay({("wait", "5.0"): ""}, older=True), here, AskedJob())
+    without = looked({})
     assert isinstance(without.second.gpus, Absent)
     assert without.xids == Absent("there is no GPU here")
+    for text in ("[{}]", "7", "nonsense", '[{"index": -1}]', gpu_row(busy_percent=-1)):
+        with pytest.raises(ParseError):
+            gpus(Replay({("nvml", "gpusOf", 1, "10"): text}, older=True), [10], 1)
 
 
-@each_row("text", ["[{}]", "7", "nonsense", '[{"index": -1}]'])
-def test_nonsense_of_nvml_is_a_reason_and_no_gpu(text: str) -> None:
-    with pytest.raises(ParseError):
-        gpus(Replay({("nvml", "gpusOf", 1, "10"): text}, older=True), [10], 1)
+def thread(tid: int, *frames: tuple[str, str], name: str | None = None, **values: str) -> dict[str, Any]:
+    own = [{"name": name, "filename": file, "line": 1, "values": values} for name, file in frames]
+    return {"os_thread_id": tid, "thread_name": name, "frames": own}
 
 
-# The connections of this very process.
+THREADING, TRAIN = "/usr/lib/python3.11/threading.py", "/home/u/train.py"
+JOINS = thread(7, ("join", THREADING), ("main", TRAIN))
+EVENT = thread(7, ("wait", THREADING), ("main", TRAIN))
+CALLS = thread(8, ("all_reduce", f"/v/site-packages{stacks.C10D}"), ("work", TRAIN), name="saver")
+ASIDE, POLLS = thread(9, ("poll", "/home/u/log.py")), thread(10, ("poll", "/home/u/other.py"))
+TQDM = thread(11, ("run", "/usr/lib/python3.11/site-packages/tqdm/_monitor.py"))
 
 
-@each_row(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFamily, address: str) -> None:
-    server = socket.create_server((address, 0), family=family)
-    with server, socket.create_connection(server.getsockname()[:2]) as sends, server.accept()[0] as reads:
-        sends.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                sends.send(b"x" * 65536)
-        found = {each["local"]: each for each in json.loads(tcp_sockets.connections([str(os.getpid())]))}
-        host = address if family == socket.AF_INET else "[::1]"
-        own, its = (f"{host}:{each.getsockname()[1]}" for each in (sends, reads))
-    assert found[own]["peer"] == its
-    assert found[own]["unacknowledged_bytes"] > 0
-    assert found[its]["unread_bytes"] > 0
-
-
-def test_sockets_that_cannot_be_read_are_missing_and_not_none() -> None:
-    with pytest.raises(Missing, match="no rank whose sockets can be read"):
-        tcp_sockets.connections(["999999999"])
-
-
-def test_an_agent_of_torchrun_is_never_a_rank_and_its_program_is_not_read() -> None:
-    words = ["/v/bin/python", "-u", "/v/bin/torchrun", "--nnodes=2", "--node-rank", "1", "-m", "train", "--nnodes", "9"]
-    rows = [
-        (words, {"nnodes": "2", "node_rank": "1"}),
-        (["python", "-m", "torch.distributed.run", "--standalone", "x.py", "--master-port", "1"], {}),
-        (["python", "train.py", "--rdzv-backend", "c10d"], None),
-        (["bash"], None),
-    ]
-    assert [processes.agent_options(given) for given, _ in rows] == [wanted for _, wanted in rows]
-    launched = process(9, None, SLURM_PROCID="0", SLURM_STEP_ID="0", SLURM_NTASKS="2") | {"agent": {"nnodes": "2"}}
-    ranks = [process(10, 0, 9), process(11, 1, 9)]
-    for pid in (0, 9, 10):
-        known = found(launched, *ranks, pid=pid)
-        assert (pids(known), known.agents, known.others) == ([(10, 0), (11, 1)], (), ())
-    alone = found(launched)
-    assert (pids(alone), [each.pid for each in alone.agents]) == ([], [9])
-
-
-def test_ranks_that_call_their_master_otherwise_are_one_job_only_if_they_complete_each_other() -> None:
-    by_hand = {"LOCAL_WORLD_SIZE": "", "LOCAL_RANK": ""}
-    first, other = process(10, 0, **by_hand), process(11, 1, MASTER_PORT="29501", **by_hand)
-    assert pids(found(first, other)) == [(10, 0), (11, 1)]
-    assert pids(found(process(10, 0), process(11, 1, MASTER_PORT="29501"))) == [(10, 0), (11, 1)]
-    three = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": ""}  # and rank 3 was never started
-    of_one = [process(10 + n, n, 9, MASTER_PORT=str(29500 + n), **three) for n in range(3)]
-    assert pids(found(*of_one)) == [(10, 0), (11, 1), (12, 2)]
-    rows = [
-        process(11, 0, MASTER_PORT="29501", **by_hand),  # the same rank
-        process(11, 1, MASTER_PORT="29501", **by_hand) | {"user": 1001},
-        process(11, 1, MASTER_PORT="29501", **by_hand) | {"start": 10**6},
-        process(11, 1, MASTER_PORT="29501", **by_hand, WORLD_SIZE="3"),
-        process(11, 1, MASTER_PORT="29501", LOCAL_RANK="", LOCAL_WORLD_SIZE="1"),
-    ]
-    assert all(len(found(first, each).others) == 2 for each in rows)
-    assert len(rows) >= 5
-    elsewhere = process(12, 2, 9, MASTER_PORT="29502", MASTER_ADDR="n2", **three)  # nothing of it is the same
-    assert len(found(*of_one[:2], elsewhere).others) == 3
-
-
-def test_where_a_process_would_send_and_who_listens_at_a_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-        port = server.getsockname()[1]
-        rows = json.loads(tcp_sockets.at_port(port, [str(os.getpid())]))
-        assert [each["state"] for each in rows] == ["listening", "established"]
-        assert rows[0]["pid"] == os.getpid()
-        nobody = json.loads(tcp_sockets.at_port(port, []))
-        assert {each["pid"] for each in nobody} == {0}
-        assert [each.get("stranger", "").split()[:1] for each in nobody] == [[str(os.getpid())], []]
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        with child:
-            assert not json.loads(tcp_sockets.at_port(port, [str(child.pid)]))[0]["stranger"]  # its parent listens
-    assert live.LiveHost(set(), lambda _: False).ask("route", "127.0.0.1") == "127.0.0.1"
-
-
-def test_a_sleep_of_c_is_told_from_one_of_python() -> None:
-    natives = []
-    for code in ("import time; time.sleep(60)", "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"):
-        with subprocess.Popen([sys.executable, "-c", f"print(flush=True); {code}"], stdout=subprocess.PIPE) as child:
-            assert child.stdout
-            child.stdout.readline()
-            deadline = time.monotonic() + 10
-            while (seen := waits.waits(f"/proc/{child.pid}"))["call"] != "nanosleep":
-                assert time.monotonic() < deadline, seen
-            natives.append(seen["native"])
-            child.kill()
-    assert natives == [False, True]
-
-
-def test_a_rank_without_a_process_is_absent_where_its_node_is_known_to_be_this_one() -> None:
-    def by_hand(pid: int, rank: int, master: str = "n1", local: str = "") -> dict[str, Any]:
-        return process(pid, rank, MASTER_ADDR=master, LOCAL_RANK=local, WORLD_SIZE="4") | {
-            "variables": {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "1"}
-            | ({"LOCAL_RANK": local} if local else {})
-        }
-
-    rows = [
-        (found(by_hand(10, 0, "127.0.0.1")).absent, (1, 2, 3)),
-        (found(by_hand(10, 1, "localhost"), by_hand(11, 3, "localhost")).absent, (0, 2)),
-        (found(by_hand(10, 0, local="0"), by_hand(11, 2, local="2")).absent, (1,)),
-        (found(by_hand(10, 0, local="0"), by_hand(11, 2, local="1")).absent, ()),  # every second rank is elsewhere
-        (found(by_hand(10, 0), by_hand(11, 2)).absent, ()),
-    ]
-    assert [absent for absent, _ in rows] == [wanted for _, wanted in rows]
-
-
-def test_inside_a_step_of_slurm_its_own_job_is_the_one_that_is_meant() -> None:
-    first, other = process(10, 0, SLURM_JOB_ID="1"), process(30, 0, MASTER_PORT="29501", SLURM_JOB_ID="2")
-
-    def of(own: dict[str, str | None]) -> LocalRanks:
-        said = json.dumps({"time_s": 1.0, "processes": [first, other]})
-        answers: Any = {("ranks", 0, *QUESTION): said, ("env",): json.dumps(own)}
-        return local_ranks.run(Replay(answers, older=False), AskedJob())
-
-    assert pids(of({"SLURM_JOB_ID": "2"})) == [(30, 0)]
-    assert [len(of(own).others) for own in ({}, {"SLURM_JOB_ID": "3"}, {"SLURM_JOB_ID": None})] == [2, 2, 2]
-
-
-def test_the_thread_for_which_the_first_waits_is_read() -> None:
-    def stack(tid: int, *frames: tuple[str, str]) -> dict[str, Any]:
-        return {"os_thread_id": tid, "frames": [{"name": name, "filename": file, "line": 1} for name, file in frames]}
-
-    joins = stack(7, ("join", "/usr/lib/python3.11/threading.py"), ("main", "/home/u/train.py"))
-    event = stack(7, ("wait", "/usr/lib/python3.11/threading.py"), ("main", "/home/u/train.py"))
-    collective = stack(8, ("all_reduce", f"/v{stacks.C10D}"), ("work", "/home/u/train.py"))
-    aside = stack(9, ("poll", "/home/u/log.py"))
-    computes = stack(7, ("forward", "/home/u/train.py"))
-    rows = [
-        ([joins, aside, collective], "all_reduce"),
-        ([joins, aside], "poll"),
-        ([event, aside], "wait"),
-        ([event, aside, collective], "all_reduce"),
-        ([joins, aside, stack(10, ("poll", "/home/u/other.py"))], "join"),
-        ([joins, stack(11, ("run", "/usr/lib/python3.11/site-packages/tqdm/_monitor.py"))], "join"),
-        ([computes, collective], "forward"),
-    ]
-    for threads, name in some(rows):
-        found = stacks.stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
-        assert isinstance(found, stacks.ThreadStack)
-        assert found.frames[0].name == name
-
-
-def test_a_worker_that_has_outlived_its_rank_is_not_the_rank() -> None:
-    """It has the sockets of its rank, so that the others see no end of it."""
-    worker = {**process(31, 1), "name": "pt_data_worker"}
-    known = found(process(10, 0), worker)
-    assert (pids(known), known.absent) == ([(10, 0)], (1,))
-
-
-def test_a_number_that_two_processes_were_started_with_names_both() -> None:
-    beside = [
-        (process(12, 0, 5), (12,)),
-        (process(12, 0, 10), ()),  # a worker of the rank
-        (process(12, 0, 1), ()),  # one that has outlived another
-        ({**process(12, 0, 5), "program": "tail.py"}, ()),
-        (process(12, 0, 5, library=False), ()),
-    ]
-    for other, twins in some(beside):
-        assert found(process(10, 0, 5), other).ranks[0].twins == twins
-
-
-def test_what_has_started_an_agent_of_torchrun_is_not_a_rank() -> None:
-    starter = process(10, None) | {"variables": {}}
-    agent = process(11, None, 10) | {"agent": {"nnodes": "2", "rdzv_endpoint": "127.0.0.1:29400"}, "variables": {}}
-    both = found(starter, agent, pid=10)
-    assert (both.ranks, [each.pid for each in both.agents]) == ((), [11])
-    assert pids(found(starter, pid=10)) == [(10, None)]
-
-
-def test_who_holds_a_lock_is_read_from_what_the_kernel_lists() -> None:
-    text = (
-        "1: POSIX  ADVISORY  READ 77 00:1b:5 0 EOF\n"
-        "2: FLOCK  ADVISORY  WRITE 4242 fd:01:77 0 EOF\n"
-        "2: -> FLOCK  ADVISORY  WRITE 4243 fd:01:77 0 EOF\n"
-        "3: OFDLCK ADVISORY  WRITE -1 fd:01:78 0 EOF\n"
-        "3: -> POSIX  ADVISORY  WRITE 4244 fd:01:78 0 EOF\n"
-    )
-    rows = [(4243, 4242), (4244, 0), (4242, 0), (77, 0), (9, 0)]
-    assert [waits.lock_holder(pid, text) for pid, _ in rows] == [holder for _, holder in rows]
-    assert [waits.lock_holder(1, each) for each in ("", "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x")] == [0] * 4
-
-
-def test_of_real_processes_the_lock_s_holder_and_the_fifo_are_named(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "in.fifo")
-    code = (
-        "import fcntl, sys; file = open(sys.argv[1], 'w'); print(flush=True)\n"
-        "fcntl.flock(file, fcntl.LOCK_EX); open(sys.argv[2])"
-    )
-    with (tmp_path / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        command = [sys.executable, "-S", "-c", code, str(tmp_path / "lock"), str(tmp_path / "in.fifo")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-            try:
-                at = seen_in(child.pid, "flock")
-                assert (at["file"], at["holder"]) == (str(tmp_path / "lock"), os.getpid())
-                with subprocess.Popen([*command[:3], "input()"], stdin=-1, stdout=-1, pass_fds=[held.fileno()]) as heir:
-                    held.close()
-                    at = seen_in(child.pid, "flock")
-                    heir_pid = heir.pid
-                    heir.kill()
-                kept = at.get("holder", 0), at.get("taker", 0), at.get("users")
-                assert kept in ((0, os.getpid(), [heir_pid]), (heir_pid, 0, None))  # without /proc/locks: its only user
-                assert seen_in(child.pid, "open")["file"] == str(tmp_path / "in.fifo")
-            finally:
-                child.kill()
-
-
-def test_of_a_process_that_waits_for_input_the_file_is_named_and_whether_it_takes_connections() -> None:
-    serves = "socket.create_server(('127.0.0.1', 0))"
-    programs = {
-        f"s = {serves}; s.settimeout(60); s.accept()": ("poll", True, "a socket that listens at 127.0.0.1:"),
-        f"s = {serves}; s.accept()": ("accept", True, "a socket that listens at 127.0.0.1:"),
-        f"import select; select.select([{serves}], [], [])": (
-            "select", True, "a socket that listens at 127.0.0.1:"),
-        "import select; p = select.poll(); p.register(0); p.poll()": ("poll", False, "pipe:["),
-        f"import select; e = select.epoll(); e.register({serves}.detach()); e.poll()": (
-            "epoll_wait", True, "a socket that listens at 127.0.0.1:"),
-    }  # fmt: skip
-    wrong = []
-    for program, (call, listens, file) in programs.items():
-        command = [sys.executable, "-S", "-c", f"import socket\n{program}"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
-            try:
-                at = seen_in(child.pid, call)
-            finally:
-                child.kill()
-        if at.get("listens", False) is not listens or not at["file"].startswith(file):
-            wrong.append((program, at))
-    assert not wrong
-
-
-def test_how_long_a_process_stood_is_the_same_on_every_processor() -> None:
-    """The clocks of two processors' schedulers are seconds apart on a machine whose hypervisor takes time."""
-    usual = os.sched_getaffinity(0)
-    began, sleeping = time.monotonic(), []
-    for processor in sorted(usual)[:4]:
-        os.sched_setaffinity(0, {processor})
-        sleeping.append(subprocess.Popen(["sleep", "60"]))
-    os.sched_setaffinity(0, usual)
-    try:
-        time.sleep(2.5)
-        starts = [int(processes.stat_or_none(f"/proc/{each.pid}")[19]) for each in sleeping]  # type: ignore[index]
-        stood = [processes._process(each.pid, start)["still_s"] for each, start in zip(sleeping, starts, strict=True)]
-        most = time.monotonic() - began
-    finally:
-        for each in sleeping:
-            each.kill()
-            each.wait()
-    if stood == [None] * len(stood):
-        pytest.skip("this kernel does not say when a thread last ran")
-    assert all(0.5 < each < most + 0.2 for each in stood if each is not None), (stood, most)
-    assert os.sched_getaffinity(0) == usual
-
-
-def seen_in(pid: int, call: str) -> dict[str, Any]:
-    """Return what a process does once it is in a call."""
-    start = int(processes.stat_or_none(f"/proc/{pid}")[19])  # type: ignore[index]
-    end = time.monotonic() + 20
-    while (at := processes._process(pid, start))["call"] != call and time.monotonic() < end:
-        time.sleep(0.05)
-    assert at["call"] == call
-    return at
-
-
-def test_a_process_that_has_ended_and_is_not_waited_for_is_listed_with_its_state() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        listed = processes._ranks(os.getpid(), ["RANK"], [])
-    assert [each["state"] for each in listed["processes"] if each["pid"] == ended.pid] == ["Z"]
+@each_row(
+    ("threads", "wanted", "others"),
+    [
+        ([JOINS, ASIDE, CALLS], "all_reduce",
+         ["the first thread in train.py:1 in main", "a thread in log.py:1 in poll"]),
+        ([JOINS, ASIDE], "poll", ["the first thread in train.py:1 in main"]),
+        ([EVENT, ASIDE], "wait", ["a thread in log.py:1 in poll"]),
+        ([EVENT, ASIDE, CALLS], "all_reduce", None),
+        ([JOINS, ASIDE, POLLS], "join", None),
+        ([JOINS, TQDM], "join", []),
+        ([thread(7, ("forward", TRAIN)), CALLS], "forward", ["saver in all_reduce, train.py:1 in work"]),
+        ([thread(7, ("join", THREADING), self="t2"), CALLS, thread(9, ("run", TRAIN), self="t2")], "run", None),
+    ],
+)  # fmt: skip
+def test_the_thread_for_which_the_first_waits_is_read(
+    threads: list[Any], wanted: str, others: list[str] | None
+) -> None:
+    read = stacks.stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
+    assert isinstance(read, stacks.ThreadStack)
+    assert read.frames[0].name == wanted
+    assert others is None or [str(each) for each in read.others] == others

@@ -1,0 +1,304 @@
+"""What the kernel shows of processes and their sockets: of this very process, and of ones that wait for something."""
+
+import ctypes
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.host import live, processes, tcp_sockets, waits
+from ncclprobe.model.errors import Missing
+from tests.each_row import each_row
+
+
+def start_of(pid: int) -> int:
+    return int((processes.stat_or_none(f"/proc/{pid}") or [])[19])
+
+
+@contextmanager
+def python(code: str, *argv: str, **options: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-S", "-c", code, *argv], **options) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def seen_in(pid: int, call: str) -> dict[str, Any]:
+    """Return what a process does once it is in a call."""
+    end = time.monotonic() + 20
+    while (at := processes._process(pid, start_of(pid)))["call"] != call and time.monotonic() < end:
+        time.sleep(0.05)
+    assert at["call"] == call
+    return at
+
+
+def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+    start = start_of(os.getpid())
+    assert processes._process(os.getpid(), start)["state"] in "RS"
+    with pytest.raises(Missing, match="its number is of another"):
+        processes._process(os.getpid(), start + 1)
+    with pytest.raises(Missing, match="it has ended$"):
+        processes._process(999999999, start)
+
+
+@each_row(
+    ("lines", "files"),
+    [
+        ("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n", "job/cgroup.events": "frozen 1\n",
+                       "job/cpu.stat": "throttled_usec 500000\n",
+                       "job/memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull total=9\n"}),
+        ("3:freezer:/job\n2:memory:/job\n1:cpu:/job\n", {
+            "memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n", "freezer/job/freezer.state": "FROZEN\n",
+            "cpu/job/cpu.stat": "throttled_time 500000000\n"}),
+    ],
+)  # fmt: skip
+def test_what_the_cgroup_of_a_rank_tells(
+    lines: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    processes._cgroup.cache_clear()
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path)
+    told = {"held_s": 0.5, "frozen": True, "oom_kills": 2, **({"memory_s": 1.5} if lines.startswith("0") else {})}
+    assert processes._cgroup(lines, 0) == told
+    next(tmp_path.rglob("cpu.stat")).write_text("throttled_usec 700000\nthrottled_time 700000000\n")
+    assert [processes._cgroup(lines, look)["held_s"] for look in (0, 1)] == [0.5, 0.7]
+
+
+def test_no_value_of_a_variable_is_told_that_may_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"RANK": "0", "API_TOKEN": "hunter2", "MASTER_ADDR": "user:hunter2@n1"}
+    monkeypatch.setattr(processes, "_pids", lambda: [1])
+    monkeypatch.setattr(processes, "environment", lambda _: environ)
+    (only,) = processes._ranks(0, ["RANK"], {"RANK", "MASTER_ADDR"})["processes"]
+    assert "hunter2" not in json.dumps(only)
+    assert only["variables"]["RANK"] == "0"
+
+
+def test_ranks_in_a_container_may_be_of_process_2_and_threads_of_the_kernel_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stat(path: str) -> list[str]:
+        flags = str(0x208040 if path == "/proc/9" else 0x400000)
+        return ["S", "2", "0", "0", "0", "-1", flags, *["0"] * 14, "python"]
+
+    monkeypatch.setattr(processes, "_pids", lambda: [2, 9, 70])
+    monkeypatch.setattr(processes, "stat_or_none", stat)
+    monkeypatch.setattr(processes, "environment", lambda pid: {"RANK": "0"} if pid > 2 else {})
+    monkeypatch.setattr(processes, "_candidate", lambda pid, *_: {"pid": pid})
+    assert processes._ranks(0, ["RANK"], set())["processes"] == [{"pid": 70, "agent": None}]
+
+
+def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(processes, "_pids", lambda: [1])
+    monkeypatch.setattr(processes, "BLOCKED_S", 0.01)
+    monkeypatch.setattr(processes, "environment", lambda _: never.wait(20) and {})
+    answer = processes._ranks(0, ["RANK"], set())
+    never.set()
+    assert "no answer within 0.01 s" in answer["late"][0]
+
+
+def test_a_process_that_has_ended_and_is_not_waited_for_is_listed_with_its_state() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        listed = processes._ranks(os.getpid(), ["RANK"], [])
+    assert [each["state"] for each in listed["processes"] if each["pid"] == ended.pid] == ["Z"]
+
+
+@each_row(
+    ("words", "name", "options"),
+    [
+        (["/usr/bin/python3", "-u", "/home/u/train.py", "--token", "secret"], "train.py", None),
+        (["python", "-m", "pkg.train"], "pkg.train", None),
+        (["python", "-c", "print(1)"], "-c", None),
+        (["/opt/bin/solver", "in.dat"], "solver", None),
+        ([], "", None),
+        ([""], "", None),
+        (["bash"], "bash", None),
+        (["/v/bin/python", "-u", "/v/bin/torchrun", "--nnodes=2", "--node-rank", "1", "-m", "train", "--nnodes", "9"],
+         "torchrun", {"nnodes": "2", "node_rank": "1"}),
+        (["python", "-m", "torch.distributed.run", "--standalone", "x.py", "--master-port", "1"],
+         "torch.distributed.run", {}),
+        (["python", "train.py", "--rdzv-backend", "c10d"], "train.py", None),
+    ],
+)  # fmt: skip
+def test_of_a_command_line_the_program_is_told_and_what_torchrun_was_asked(
+    words: list[str], name: str, options: dict[str, str] | None
+) -> None:
+    assert (processes.program(words), processes.agent_options(words)) == (name, options)
+
+
+def test_what_threads_of_a_program_run_is_counted_and_not_what_those_of_libraries_do() -> None:
+    def computes(name: str, over: threading.Event) -> None:
+        ctypes.CDLL(None).prctl(15, name.encode())
+        while not over.is_set():
+            sum(range(1000))
+
+    grew, start = [], start_of(os.getpid())
+    for name in ("train", "pt_nccl_watchdg", "NCCL Service 0"):
+        over = threading.Event()
+        thread = threading.Thread(target=computes, args=(name, over))
+        thread.start()
+        time.sleep(0.05)
+        before = processes._process(os.getpid(), start)["others_ran_s"]
+        time.sleep(0.3)
+        grew.append(processes._process(os.getpid(), start)["others_ran_s"] - before)
+        over.set()
+        thread.join()
+    assert grew[0] > 0.01
+    assert max(grew[1:]) < 0.01
+
+
+# Sockets.
+
+
+@each_row(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFamily, address: str) -> None:
+    server = socket.create_server((address, 0), family=family)
+    with server, socket.create_connection(server.getsockname()[:2]) as sends, server.accept()[0] as reads:
+        sends.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                sends.send(b"x" * 65536)
+        found = {each["local"]: each for each in json.loads(tcp_sockets.connections([str(os.getpid())]))}
+        host = address if family == socket.AF_INET else "[::1]"
+        own, its = (f"{host}:{each.getsockname()[1]}" for each in (sends, reads))
+    assert (found[own]["peer"], found[own]["pid"]) == (its, os.getpid())
+    assert found[own]["unacknowledged_bytes"] > 0
+    assert found[its]["unread_bytes"] > 0
+    with pytest.raises(Missing, match="no rank whose sockets can be read"):
+        tcp_sockets.connections(["999999999"])
+
+
+def test_where_a_process_would_send_and_who_listens_at_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        port = server.getsockname()[1]
+        rows = json.loads(tcp_sockets.at_port(port, [str(os.getpid())]))
+        assert [each["state"] for each in rows] == ["listening", "established"]
+        assert rows[0]["pid"] == os.getpid()
+        nobody = json.loads(tcp_sockets.at_port(port, []))
+        assert {each["pid"] for each in nobody} == {0}
+        assert [each.get("stranger", "").split()[:1] for each in nobody] == [[str(os.getpid())], []]
+        with python("input()", stdin=subprocess.PIPE) as child:
+            assert not json.loads(tcp_sockets.at_port(port, [str(child.pid)]))[0]["stranger"]  # its parent listens
+    assert live.LiveHost(set(), lambda _: False).ask("route", "127.0.0.1") == "127.0.0.1"
+
+
+# What a process waits for.
+
+
+def test_a_sleep_of_c_is_told_from_one_of_python() -> None:
+    natives = []
+    for code in ("import time; time.sleep(60)", "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"):
+        with python(code) as child:
+            natives.append(seen_in(child.pid, "nanosleep")["native"])
+    assert natives == [False, True]
+
+
+def test_who_holds_a_lock_is_read_from_what_the_kernel_lists() -> None:
+    text = (
+        "1: POSIX  ADVISORY  READ 77 00:1b:5 0 EOF\n"
+        "2: FLOCK  ADVISORY  WRITE 4242 fd:01:77 0 EOF\n"
+        "2: -> FLOCK  ADVISORY  WRITE 4243 fd:01:77 0 EOF\n"
+        "3: OFDLCK ADVISORY  WRITE -1 fd:01:78 0 EOF\n"
+        "3: -> POSIX  ADVISORY  WRITE 4244 fd:01:78 0 EOF\n"
+    )
+    assert [waits.lock_holder(pid, text) for pid in (4243, 4244, 4242, 77, 9)] == [4242, 0, 0, 0, 0]
+    assert [waits.lock_holder(1, each) for each in ("", "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x")] == [0] * 4
+
+
+def test_of_real_processes_the_lock_s_holder_and_the_fifo_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in.fifo")
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); print(flush=True)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX); open(sys.argv[2])"
+    )
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with python(code, str(tmp_path / "lock"), str(tmp_path / "in.fifo"), stdout=subprocess.PIPE) as child:
+            at = seen_in(child.pid, "flock")
+            assert (at["file"], at["holder"]) == (str(tmp_path / "lock"), os.getpid())
+            with python("input()", stdin=-1, stdout=-1, pass_fds=[held.fileno()]) as heir:
+                held.close()
+                at = seen_in(child.pid, "flock")
+            kept = at.get("holder", 0), at.get("taker", 0), at.get("users")
+            assert kept in ((0, os.getpid(), [heir.pid]), (heir.pid, 0, None))  # without /proc/locks: its only user
+            assert seen_in(child.pid, "open")["file"] == str(tmp_path / "in.fifo")
+
+
+SERVES = "socket.create_server(('127.0.0.1', 0))"
+LISTENS = "a socket that listens at 127.0.0.1:"
+
+
+@each_row(
+    ("program", "call", "listens", "file"),
+    [
+        (f"s = {SERVES}; s.settimeout(60); s.accept()", "poll", True, LISTENS),
+        (f"s = {SERVES}; s.accept()", "accept", True, LISTENS),
+        (f"import select; select.select([{SERVES}], [], [])", "select", True, LISTENS),
+        ("import select; p = select.poll(); p.register(0); p.poll()", "poll", False, "pipe:["),
+        (f"import select; e = select.epoll(); e.register({SERVES}.detach()); e.poll()", "epoll_wait", True, LISTENS),
+    ],
+)
+def test_of_a_process_that_waits_for_input_the_file_is_named_and_whether_it_takes_connections(
+    program: str, call: str, listens: bool, file: str
+) -> None:
+    with python(f"import socket\n{program}", stdin=subprocess.PIPE) as child:
+        at = seen_in(child.pid, call)
+    assert at.get("listens", False) is listens
+    assert at["file"].startswith(file)
+
+
+def test_how_long_a_process_stood_is_the_same_on_every_processor() -> None:
+    """The clocks of two processors' schedulers are seconds apart on a machine whose hypervisor takes time."""
+    usual = os.sched_getaffinity(0)
+    began, sleeping = time.monotonic(), []
+    for processor in sorted(usual)[:4]:
+        os.sched_setaffinity(0, {processor})
+        sleeping.append(subprocess.Popen(["sleep", "60"]))
+    os.sched_setaffinity(0, usual)
+    try:
+        time.sleep(2.5)
+        stood = [processes._process(each.pid, start_of(each.pid))["still_s"] for each in sleeping]
+        most = time.monotonic() - began
+    finally:
+        for each in sleeping:
+            each.kill()
+            each.wait()
+    if stood == [None] * len(stood):
+        pytest.skip("this kernel does not say when a thread last ran")
+    assert all(0.5 < each < most + 0.2 for each in stood if each is not None), (stood, most)
+    assert os.sched_getaffinity(0) == usual
+
+
+def test_of_what_a_program_has_in_variables_only_its_ranks_number_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def frame(name: str, file: str = "/home/u/t.py", **values: str) -> dict[str, Any]:
+        own = [{"name": each, "repr": text} for each, text in values.items()]
+        return {"name": name, "filename": file, "line": 1, "locals": own}
+
+    rows = [
+        ([frame("step", rank="7"), frame("main", rank="2", token="5", world="3")], {"rank": 2, "world": 3}),
+        ([frame("main", rank="<Rank>"), frame("_wrap", "/p/torch/multiprocessing/spawn.py", i="1")], {"rank": 1}),
+        ([frame("main", i="4")], {}),
+        ([{"name": "main", "filename": "t.py", "line": 1, "locals": None}], {}),
+    ]
+    monkeypatch.setattr("ncclprobe.host.py_spy.installed", lambda: str(tmp_path / "py-spy"))
+    (tmp_path / "py-spy").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    for frames, wanted in rows:
+        (tmp_path / "said").write_text(json.dumps([{"os_thread_id": 7, "frames": frames}]))
+        assert json.loads(live.LiveHost(set(), lambda _: False).ask("numbers", 7)) == wanted
