@@ -48,7 +48,7 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
     assert processes._process(os.getpid(), start)["state"] in "RS"
     with pytest.raises(Missing, match="its number is of another"):
         processes._process(os.getpid(), start + 1)
-    with pytest.raises(Missing, match="it has ended$"):
+    with pytest.raises(Missing, match=r"it has ended$"):
         processes._process(999999999, start)
 
 
