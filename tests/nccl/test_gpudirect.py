@@ -1,99 +1,110 @@
-"""GPUDirect RDMA by NCCL's rules: a way in the kernel, the level, relays, Grace, and what old GPUs do not send."""
+"""Between GPUs, and between a GPU and a NIC, by NCCL's rules: levels, peers, multicast, GPUDirect RDMA and relays."""
+
+from typing import Any
 
 from ncclprobe.checks.ib import fixtures
+from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, kernel_support, supported, user_level
+from ncclprobe.nccl.gpudirect import (
+    Direct,
+    Level,
+    Maker,
+    PeerTransport,
+    decide,
+    gdr_level,
+    kernel_support,
+    maker,
+    nvls,
+    p2p_level,
+    peer_transports,
+    supported,
+    user_level,
+)
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from tests.each_row import each_row
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
-NONE = fixtures.PLAIN
-CUDA = (12, 4)
+NONE, CUDA = fixtures.PLAIN, (12, 4)
+LOC, NVL, NVB, PIX, PXB, P2C, PHB, SYS = (
+    PathType[name] for name in ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PHB", "SYS")
+)
 SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 UNLINKED = Absent("none")
 OLD, NEW, NEWEST = (2, 21, 5), (2, 27, 3), (2, 30, 7)
+
+
+def having(**variables: str) -> Settings:
+    """Settings of NCCL, named without their prefix."""
+    found: dict[str, Any] = {}
+    for name, value in variables.items():
+        found |= fixtures.having(f"NCCL_{name}", value).effective
+    return replace(NONE, effective=found)
 
 
 def modules(*paths: str, driver: Flavour = "proprietary", kernel: tuple[int, int] = (5, 15)) -> GpuDirect:
     return replace(GpuDirect(dict.fromkeys(paths, "1.0"), kernel), driver=driver)
 
 
+LOADED = "a peer-memory module is loaded"
+OPEN, BLIND = modules(driver="open"), replace(modules(), peer_memory=Absent("no /sys"))
+
+
 @each_row(
-    ("path", "first", "before"),
+    ("direct", "settings", "version", "cuda", "works", "word"),
     [
-        (NV_MEM, (2, 4, 2), None),
-        (NV_MEM_NC, (2, 22, 3), (2, 21, 5)),
-        (NVIDIA_PEERMEM, (2, 23, 4), (2, 22, 3)),
+        # A module counts from the version that looks at its file, and any that is looked at is enough.
+        *((modules(path), NONE, version, CUDA, True, LOADED) for path, first in (
+            (NV_MEM, (2, 4, 2)), (NV_MEM_NC, (2, 22, 3)), (NVIDIA_PEERMEM, (2, 23, 4)),
+        ) for version in (first, None)),
+        (modules(NV_MEM_NC), NONE, OLD, CUDA, False, f"NCCL 2.21.5 does not look at {NV_MEM_NC}"),
+        (modules(NVIDIA_PEERMEM), NONE, (2, 22, 3), CUDA, False, f"NCCL 2.22.3 does not look at {NVIDIA_PEERMEM}"),
+        (modules(NV_MEM, NVIDIA_PEERMEM), NONE, OLD, CUDA, True, LOADED),
+        # DMA-BUF takes NCCL, driver and kernel.
+        (OPEN, NONE, None, CUDA, True, "DMA-BUF"),
+        (OPEN, NONE, (2, 13, 4), (11, 7), True, "DMA-BUF"),
+        (OPEN, NONE, (2, 12, 12), CUDA, False, "not known to NCCL 2.12.12"),
+        (OPEN, NONE, None, (11, 6), False, "this one is for 11.6"),
+        (modules(driver="open", kernel=(5, 4)), NONE, None, CUDA, None, "old kernel"),
+        (modules(), NONE, None, CUDA, False, "the proprietary one is loaded"),
+        (replace(modules(), driver=None), NONE, None, CUDA, False, "no driver is loaded"),
+        (replace(modules(), driver=Absent("denied")), NONE, None, CUDA, None, "denied"),
+        (replace(OPEN, kernel=Absent("no uname")), NONE, None, CUDA, None, "no uname"),
+        (OPEN, having(DMABUF_ENABLE="0"), None, CUDA, False, "NCCL_DMABUF_ENABLE=0"),
+        (modules(NVIDIA_PEERMEM, driver="open"), having(DMABUF_ENABLE="0"), None, CUDA, True, LOADED),
+        (BLIND, NONE, None, CUDA, None, "no /sys"),
+        (replace(BLIND, driver="open"), NONE, None, CUDA, True, "DMA-BUF"),
     ],
-)
-def test_a_module_counts_from_the_version_that_looks_at_its_file(
-    path: str, first: Version, before: Version | None
+)  # fmt: skip
+def test_the_kernel_has_a_way_by_a_module_or_by_dma_buf(
+    direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int], works: bool | None, word: str
 ) -> None:
-    assert kernel_support(modules(path), NONE, first, CUDA).works
-    assert kernel_support(modules(path), NONE, None, CUDA).works
-    if before:
-        unseen = kernel_support(modules(path), NONE, before, CUDA)
-        assert unseen.works is False
-        assert f"NCCL {'.'.join(map(str, before))} does not look at {path}" in unseen.why
+    found = kernel_support(direct, settings, version, cuda)
+    assert (found.works, word in found.why) == (works, True), found.why
 
 
-def test_any_module_that_is_looked_at_is_enough() -> None:
-    assert kernel_support(modules(NV_MEM, NVIDIA_PEERMEM), NONE, OLD, CUDA).works
-
-
-@each_row(
-    ("direct", "version", "cuda", "works", "word"),
-    [
-        (modules(driver="open"), None, CUDA, True, "DMA-BUF"),
-        (modules(driver="open"), (2, 13, 4), (11, 7), True, "DMA-BUF"),
-        (modules(driver="open"), (2, 12, 12), CUDA, False, "not known to NCCL 2.12.12"),
-        (modules(driver="open"), None, (11, 6), False, "this one is for 11.6"),
-        (modules(driver="open", kernel=(5, 4)), None, CUDA, None, "old kernel"),
-        (modules(), None, CUDA, False, "the proprietary one is loaded"),
-        (replace(modules(), driver=None), None, CUDA, False, "no driver is loaded"),
-        (replace(modules(), driver=Absent("denied")), None, CUDA, None, "denied"),
-        (replace(modules(driver="open"), kernel=Absent("no uname")), None, CUDA, None, "no uname"),
-    ],
-)
-def test_dma_buf_takes_nccl_driver_and_kernel(
-    direct: GpuDirect, version: Version | None, cuda: tuple[int, int], works: bool | None, word: str
-) -> None:
-    found = kernel_support(direct, NONE, version, cuda)
-    assert (found.works, word in found.why) == (works, True)
-
-
-def test_dma_buf_can_be_switched_off_and_a_module_then_still_counts() -> None:
-    off = fixtures.having("NCCL_DMABUF_ENABLE", "0")
-    assert kernel_support(modules(driver="open"), off, None, CUDA).works is False
-    assert kernel_support(modules(NVIDIA_PEERMEM, driver="open"), off, None, CUDA).works
-
-
-def test_modules_that_could_not_be_looked_for_are_unknown_unless_dma_buf_works() -> None:
-    blind = replace(modules(), peer_memory=Absent("no /sys"))
-    assert kernel_support(blind, NONE, None, CUDA).works is None
-    assert kernel_support(replace(blind, driver="open"), NONE, None, CUDA).works
-
-
-@each_row(
-    ("name", "has"),
-    [
-        ("NVIDIA H100 80GB HBM3", True),
-        ("NVIDIA GB200", True),
-        ("NVIDIA RTX 6000 Ada Generation", True),
-        ("NVIDIA GeForce RTX 4090", False),
-        ("NVIDIA TITAN RTX", False),
-        ("NVIDIA GB10", False),
-    ],
-)
-def test_a_product_has_gpudirect_or_has_not(name: str, has: bool) -> None:
-    assert supported(Gpu(0, name)) == has
+def test_products_and_processors_are_known_by_their_names() -> None:
+    products = {
+        **dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA GB200", "NVIDIA RTX 6000 Ada Generation"), True),
+        **dict.fromkeys(("NVIDIA GeForce RTX 4090", "NVIDIA TITAN RTX", "NVIDIA GB10"), False),
+    }
+    assert {name: supported(Gpu(0, name)) for name in products} == products
+    makers = {
+        ("AMD EPYC 9534 64-Core Processor", "x86_64"): "amd",
+        ("INTEL(R) XEON(R) PLATINUM 8570", "x86_64"): "intel",
+        ("Intel(R) Xeon(R) Platinum 8480C", "x86_64"): "intel",
+        ("ZHAOXIN KaiSheng KH-40000@2.2GHz", "x86_64"): "zhaoxin",
+        ("POWER9, altivec supported", "ppc64le"): "power",
+        ("", "aarch64"): "arm",
+        ("", "x86_64"): "",
+    }
+    assert {name: maker(Cpus((0,), name[0], ()), name[1]) for name in makers} == makers
 
 
 @each_row(
@@ -108,28 +119,126 @@ def test_a_product_has_gpudirect_or_has_not(name: str, has: bool) -> None:
         ("-1", None, None),
     ],
 )
-def test_the_level_is_read_as_nccl_reads_levels(text: str, version: Version | None, level: str | None) -> None:
-    found = user_level(fixtures.having("NCCL_NET_GDR_LEVEL", text), "NCCL_NET_GDR_LEVEL", version)
+def test_a_level_is_read_as_nccl_reads_levels(text: str, version: Version | None, level: str | None) -> None:
+    found = user_level(having(NET_GDR_LEVEL=text), "NCCL_NET_GDR_LEVEL", version)
     assert (found.path.name if found else None) == level
     assert found is None or str(found) == f"NCCL_NET_GDR_LEVEL={text}"
 
 
+def test_the_default_level_of_gpudirect_is_pxb_and_p2c_since_2_29() -> None:
+    defaults = {OLD: PXB, (2, 28, 9): PXB, (2, 29, 2): P2C, None: P2C}
+    assert {version: gdr_level(NONE, version).path for version in defaults} == defaults
+    assert [gdr_level(having(NET_GDR_C2C=value), None).path for value in ("0", "no")] == [PXB, PXB]
+    assert gdr_level(having(NET_GDR_LEVEL="PHB"), None).path is PHB
+
+
 @each_row(
-    ("name", "value", "version", "level"),
+    ("who", "gpus", "version", "level"),
     [
-        ("HOME", "/root", OLD, PathType.PXB),
-        ("HOME", "/root", (2, 28, 9), PathType.PXB),
-        ("HOME", "/root", (2, 29, 2), PathType.P2C),
-        ("HOME", "/root", None, PathType.P2C),
-        ("NCCL_NET_GDR_C2C", "0", None, PathType.PXB),
-        ("NCCL_NET_GDR_C2C", "no", None, PathType.PXB),
-        ("NCCL_NET_GDR_LEVEL", "PHB", None, PathType.PHB),
+        ("amd", 2, None, SYS),
+        ("amd", 3, None, PXB),
+        ("intel", 2, None, PXB),
+        ("power", 2, None, PXB),
+        ("amd", 8, (2, 22, 3), SYS),
+        ("power", 4, (2, 22, 3), SYS),
+        ("intel", 8, (2, 22, 3), PXB),
+        ("arm", 8, (2, 22, 3), PXB),
+        ("zhaoxin", 2, (2, 22, 3), PXB),
     ],
 )
-def test_the_default_level_is_pxb_and_p2c_since_2_29(
-    name: str, value: str, version: Version | None, level: PathType
+def test_the_default_level_of_p2p_goes_by_maker_version_and_number(
+    who: Maker, gpus: int, version: Version | None, level: PathType
 ) -> None:
-    assert gdr_level(fixtures.having(name, value), version).path is level
+    assert p2p_level(NONE, version, who, gpus) == Level(level)
+
+
+def test_what_the_user_sets_of_p2p_is_read_as_nccl_reads_it_and_disabling_beats_a_level() -> None:
+    disabled = {"1": LOC, "0x1": LOC, "true": PXB, "2": PXB}
+    levels = {"NVL": NVL, "nvl": PXB, "3": PHB}
+    assert {text: p2p_level(having(P2P_DISABLE=text), None, "intel", 8).path for text in disabled} == disabled
+    assert {text: p2p_level(having(P2P_LEVEL=text), None, "intel", 8).path for text in levels} == levels
+    both = having(P2P_LEVEL="SYS", P2P_DISABLE="1")
+    assert p2p_level(both, None, "amd", 2) == Level(LOC, "NCCL_P2P_DISABLE=1")
+
+
+def peers(read: P2pStatus | Absent, write: P2pStatus | Absent | None = None) -> PeerAccess:
+    return PeerAccess({(0, 1): read}, {(0, 1): read if write is None else write})
+
+
+def found_transport(path: PathType | None, access: PeerAccess | Absent, **settings: str) -> PeerTransport:
+    two = Topology(gpus={"GPU0": "a", "GPU1": "b"}, paths={("GPU0", "GPU1"): path})
+    (found,) = peer_transports(two, access, having(**settings), Level(PXB))
+    return found
+
+
+@each_row(
+    ("path", "access", "settings", "transport", "broken"),
+    [
+        (NVL, peers("OK"), {}, "P2P", False),
+        (PIX, peers("OK"), {}, "P2P", False),
+        (PXB, peers("OK"), {}, "P2P", False),
+        (PHB, peers("OK"), {}, "SHM", False),
+        (SYS, peers("OK"), {"SHM_DISABLE": "1"}, "NET", False),
+        (NVL, peers("TNS"), {}, "SHM", True),
+        (NVL, peers("TNS"), {"IGNORE_DISABLED_P2P": "1"}, "SHM", False),
+        (NVL, peers("TNS"), {"IGNORE_DISABLED_P2P": "2"}, "P2P", False),
+        (PIX, peers("CNS"), {}, "SHM", False),
+        (PIX, peers("OK", "CNS"), {}, "SHM", False),  # reading and writing must both be allowed
+        (NVB, peers("TNS"), {}, "P2P", False),
+        # What NVML does not say is not guessed, but the level decides first.
+        *((path, access, {}, transport, False) for path, transport in ((NVL, None), (SYS, "SHM")) for access in (
+            Absent("no NVML"), peers(Absent("not told")), PeerAccess(),
+        )),
+        (None, peers("OK"), {}, None, False),
+    ],
+)  # fmt: skip
+def test_near_gpus_whose_peers_nvml_allows_go_directly(
+    path: PathType | None, access: PeerAccess, settings: dict[str, str], transport: str | None, broken: bool
+) -> None:
+    found = found_transport(path, access, **settings)
+    assert (found.transport, found.broken) == (transport, broken)
+    assert path is not SYS or "SHM_DISABLE" in settings or found.why == "SYS, the default level is PXB"
+
+
+LINKED, BRIDGED = (NvLink(0, "active", remote="switch"),), (NvLink(0, "active", remote="gpu"),)
+
+
+def hgx(count: int = 8, cuda: tuple[int, int] = CUDA, **changes: Any) -> Gpus:
+    made = GpuFabric("completed")
+    every = (replace(Gpu(n, "NVIDIA H100", compute=(9, 0), mig=False, fabric=made), **changes) for n in range(count))
+    return Gpus(tuple(every), "550.127.08", cuda)
+
+
+@each_row(
+    ("gpus", "row", "version", "available", "word"),
+    [
+        (hgx(), LINKED, None, True, "NVSwitches"),
+        (hgx(), LINKED, (2, 17, 1), True, "NVSwitches"),
+        (hgx(), LINKED, (2, 16, 5), False, "2.17"),
+        (hgx(2), LINKED, (2, 29, 2), True, "NVSwitches"),
+        (hgx(3), LINKED, (2, 28, 9), True, "NVSwitches"),
+        (hgx(2), LINKED, (2, 28, 9), False, "it takes 3"),
+        (hgx(1), LINKED, None, False, "1 GPU:"),
+        (hgx(cuda=(12, 1)), LINKED, None, True, "NVSwitches"),
+        (hgx(cuda=(12, 0)), LINKED, None, False, "12.1"),
+        (hgx(compute=(8, 0)), LINKED, None, False, "compute capability 8.0"),
+        (hgx(compute=Absent("not told")), LINKED, None, None, "does not report"),
+        (hgx(mig=True), LINKED, None, False, "MIG"),
+        (hgx(2), BRIDGED, None, False, "no NVSwitch"),
+        (hgx(), (), None, False, "no NVSwitch"),
+        (hgx(), Absent("not told"), None, None, "does not report"),
+        (hgx(fabric=GpuFabric("in-progress")), LINKED, None, False, "in-progress"),
+        (hgx(fabric=GpuFabric("completed", status=999)), LINKED, None, False, "999"),
+        (hgx(fabric=Absent("old NVML")), LINKED, None, True, "NVSwitches"),
+    ],
+)
+def test_multicast_takes_switches_hopper_and_a_healthy_fabric(
+    gpus: Gpus, row: Any, version: Version | None, available: bool | None, word: str
+) -> None:
+    found = nvls(gpus, NvLinks((row,) * len(gpus.all)), NONE, version)
+    assert (found.available, word in found.why) == (available, True)
+    for value, on in {"0": False, "no": False, "1": available, "2": available}.items():  # also by a word
+        assert nvls(gpus, NvLinks((row,) * len(gpus.all)), having(NVLS_ENABLE=value), version).available is on
 
 
 def four(far: tuple[int, ...] = (), links: NvLinks | Absent = UNLINKED) -> tuple[Topology, dict[str, Gpu]]:
@@ -142,67 +251,54 @@ def one(made: tuple[Direct, ...], gpu: str, nic: str) -> Direct:
     return next(direct for direct in made if (direct.gpu, direct.nic) == (gpu, nic))
 
 
-def test_a_nic_below_the_gpus_switch_is_near_enough_and_one_across_the_host_bridge_is_not() -> None:
-    topology, gpus = four(far=(3,))
-    made = decide(topology, gpus, topology.nics, NONE, NEW)
-    assert one(made, "GPU0", "mlx5_0") == Direct(
-        "GPU0", "mlx5_0", True, True, PathType.PIX, "mlx5_0 is at PIX, within PXB"
-    )
-    lost = one(made, "GPU3", "mlx5_3")
-    assert (lost.receives, lost.sends, lost.path, lost.relay) == (False, False, PathType.PHB, "")
-    assert lost.why == "mlx5_3 is across the host bridge (PHB or NODE), the default level is PXB"
-
-
-def test_over_nvlink_the_relays_path_decides() -> None:
-    topology, gpus = four(far=(3,), links=SWITCHED)
-    made = decide(topology, gpus, topology.nics, NONE, NEW)
-    relayed = one(made, "GPU3", "mlx5_0")
-    assert (relayed.receives, relayed.path, relayed.relay) == (True, PathType.PIX, "GPU0")
-    assert relayed.why == "mlx5_0 is at PIX through GPU0 (PXN), within PXB"
+FAR = "mlx5_3 is across the host bridge (PHB or NODE), the default level is PXB"
 
 
 @each_row(
-    ("settings", "version"),
-    [(fixtures.having("NCCL_PXN_DISABLE", "1"), NEW), (NONE, (2, 11, 4))],
-    ids=["off", "too old"],
-)
-def test_without_pxn_the_gpus_own_path_decides(settings: Settings, version: Version) -> None:
-    topology, gpus = four(far=(3,), links=SWITCHED)
-    direct = one(decide(topology, gpus, topology.nics, settings, version), "GPU3", "mlx5_0")
-    assert (direct.receives, direct.relay) == (False, "")
-
-
-@each_row(("level", "receives"), [("PHB", True), ("SYS", True), ("PIX", False), ("phb", False)])
-def test_a_level_set_by_the_user_replaces_the_default(level: str, receives: bool) -> None:
-    topology, gpus = four(far=(3,))
-    made = decide(topology, gpus, topology.nics, fixtures.having("NCCL_NET_GDR_LEVEL", level), NEW)
-    assert one(made, "GPU3", "mlx5_3").receives is receives
-
-
-def grace() -> tuple[Topology, dict[str, Gpu]]:
-    gpus = Gpus((replace(fixtures.gpus(1).all[0], name="NVIDIA GH200 480GB"),), "550.127.08", CUDA)
-    topology = machine_topology(fixtures.pci(1, far=(0,)), gpus, Absent("none"), fixtures.fabric(count=1))
-    return topology, {"GPU0": gpus.all[0]}
+    ("links", "settings", "version", "pair", "receives", "path", "relay", "why"),
+    [
+        (UNLINKED, {}, NEW, ("GPU0", "mlx5_0"), True, PIX, "", "mlx5_0 is at PIX, within PXB"),
+        (UNLINKED, {}, NEW, ("GPU3", "mlx5_3"), False, PHB, "", FAR),
+        # Over NVLink the relay's path decides, unless PXN is off or too new.
+        (SWITCHED, {}, NEW, ("GPU3", "mlx5_0"), True, PIX, "GPU0", "mlx5_0 is at PIX through GPU0 (PXN), within PXB"),
+        (SWITCHED, {"PXN_DISABLE": "1"}, NEW, ("GPU3", "mlx5_0"), False, SYS, "", ""),
+        (SWITCHED, {}, (2, 11, 4), ("GPU3", "mlx5_0"), False, SYS, "", ""),
+        # A level set by the user replaces the default.
+        *((UNLINKED, {"NET_GDR_LEVEL": level}, NEW, ("GPU3", "mlx5_3"), receives, PHB, "", "") for level, receives in (
+            ("PHB", True), ("SYS", True), ("PIX", False), ("phb", False),
+        )),
+    ],
+)  # fmt: skip
+def test_a_nic_below_the_gpus_switch_is_near_enough_or_one_that_another_gpu_reaches(
+    links: Any, settings: dict[str, str], version: Version, pair: tuple[str, str], receives: bool, path: PathType,
+    relay: str, why: str,
+) -> None:  # fmt: skip
+    topology, gpus = four(far=(3,), links=links)
+    found = one(decide(topology, gpus, topology.nics, having(**settings), version), *pair)
+    assert (found.receives, found.path, found.relay) == (receives, path, relay)
+    assert why in ("", found.why)
 
 
 @each_row(
     ("version", "settings", "receives"),
     [
-        (OLD, NONE, False),
-        ((2, 26, 2), NONE, False),
-        ((2, 26, 2), fixtures.having("NCCL_NET_GDR_C2C", "1"), True),
-        (NEW, NONE, True),
-        (NEW, fixtures.having("NCCL_NET_GDR_C2C", "0"), False),
-        (NEW, fixtures.having("NCCL_NET_GDR_LEVEL", "PXB"), True),
-        (NEWEST, NONE, True),
-        (NEWEST, fixtures.having("NCCL_NET_GDR_C2C", "0"), False),
-        (NEWEST, fixtures.having("NCCL_NET_GDR_LEVEL", "PXB"), False),
+        (OLD, {}, False),
+        ((2, 26, 2), {}, False),
+        ((2, 26, 2), {"NET_GDR_C2C": "1"}, True),
+        (NEW, {}, True),
+        (NEW, {"NET_GDR_C2C": "0"}, False),
+        (NEW, {"NET_GDR_LEVEL": "PXB"}, True),
+        (NEWEST, {}, True),
+        (NEWEST, {"NET_GDR_C2C": "0"}, False),
+        (NEWEST, {"NET_GDR_LEVEL": "PXB"}, False),
     ],
 )
-def test_a_grace_reaches_the_nics_of_its_cpu(version: Version, settings: Settings, receives: bool) -> None:
-    topology, gpus = grace()
-    assert topology.paths["GPU0", "mlx5_0"] is PathType.P2C
-    (direct,) = decide(topology, gpus, ["mlx5_0"], settings, version)
+def test_a_grace_reaches_the_nics_of_its_cpu(version: Version, settings: dict[str, str], receives: bool) -> None:
+    gpu = replace(fixtures.gpus(1).all[0], name="NVIDIA GH200 480GB")
+    gpus, pci = Gpus((gpu,), "550.127.08", CUDA), fixtures.pci(1, far=(0,))
+    topology = machine_topology(pci, gpus, UNLINKED, fixtures.fabric(count=1))
+    assert topology.paths["GPU0", "mlx5_0"] is P2C
+    (direct,) = decide(topology, {"GPU0": gpu}, ["mlx5_0"], having(**settings), version)
     assert direct.receives is receives
 
 
@@ -221,26 +317,21 @@ def test_a_grace_reaches_the_nics_of_its_cpu(version: Version, settings: Setting
 def test_what_a_gpu_sends_is_staged_before_ampere_without_nvlink(
     compute: tuple[int, int] | None, version: Version, value: str | None, links: bool, sends: bool | None
 ) -> None:
-    topology, gpus = four(links=SWITCHED if links else Absent("none"))
+    topology, gpus = four(links=SWITCHED if links else UNLINKED)
     gpus = {name: replace(gpu, compute=compute or Absent("not told")) for name, gpu in gpus.items()}
-    settings = fixtures.having("NCCL_NET_GDR_READ", value) if value else NONE
+    settings = having(NET_GDR_READ=value) if value else NONE
     direct = one(decide(topology, gpus, topology.nics, settings, version), "GPU0", "mlx5_0")
     assert (direct.receives, direct.sends) == (True, sends)
 
 
-def test_the_only_gpu_sends_directly_whatever_its_age() -> None:
+def test_a_lone_gpu_sends_whatever_its_age_and_unknown_distances_and_desktop_cards_decide_as_they_must() -> None:
     gpu = replace(fixtures.gpus(1).all[0], compute=(7, 5))
-    topology = machine_topology(fixtures.pci(1), Gpus((gpu,), "550", CUDA), Absent("none"), fixtures.fabric(count=1))
-    assert decide(topology, {"GPU0": gpu}, ["mlx5_0"], NONE)[0].sends is True
-
-
-def test_a_distance_that_nobody_knows_decides_nothing() -> None:
+    alone = machine_topology(fixtures.pci(1), Gpus((gpu,), "550", CUDA), UNLINKED, fixtures.fabric(count=1))
+    assert decide(alone, {"GPU0": gpu}, ["mlx5_0"], NONE)[0].sends is True
+    (desktop,) = decide(alone, {"GPU0": replace(gpu, name="NVIDIA GeForce RTX 4090")}, ["mlx5_0"], NONE)
+    assert (desktop.receives, desktop.sends, "NVIDIA GeForce RTX 4090" in desktop.why) == (False, False, True)
     topology, gpus = four()
     blind = replace(topology, paths=dict.fromkeys(topology.paths, None), relays={})
     assert {(d.receives, d.sends) for d in decide(blind, gpus, topology.nics, NONE)} == {(None, None)}
-
-
-def test_soft_devices_are_at_no_distance() -> None:
-    fabric = Fabric((fixtures.device(fixtures.port(0), pci=None),))
-    topology = machine_topology(fixtures.pci(), fixtures.gpus(), Absent("none"), fabric)
-    assert topology.path("GPU0", "mlx5_0") is None
+    soft = Fabric((fixtures.device(fixtures.port(0), pci=None),))
+    assert machine_topology(fixtures.pci(), fixtures.gpus(), UNLINKED, soft).path("GPU0", "mlx5_0") is None

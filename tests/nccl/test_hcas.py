@@ -1,24 +1,131 @@
-"""Which ports NCCL takes, by NCCL_IB_HCA and by their state."""
+"""Which ports NCCL takes: the list grammar of NCCL_IB_HCA and NCCL_SOCKET_IFNAME, states, limits and order."""
+
+import ctypes
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.hcas import MAX_HCAS, caught_besides, parse_selector, select
+from ncclprobe.nccl.hcas import ANY, MAX_HCAS, MAX_INTERFACES, Entry, caught_besides, parse_selector, select
 from tests.each_row import each_row
 
-NDR = Rate(400, 4, "NDR")
+LIBC = ctypes.CDLL(None)
+LIBC.atoi.argtypes = (ctypes.c_char_p,)
+LIBC.atoi.restype = ctypes.c_int
 
 
-def port(device: str, number: int = 1, state: str | Absent = "ACTIVE", layer: str = "InfiniBand") -> Port:
-    return Port(device, number, state, "LinkUp", NDR, layer)
+@each_row(
+    ("text", "entries"),
+    [
+        ("", ()),
+        (",,", ()),
+        ("eth0", (Entry("eth0"),)),
+        ("eth0,,eth1,", (Entry("eth0"), Entry("eth1"))),
+        ("eth0, eth1", (Entry("eth0"), Entry(" eth1"))),
+        ("mlx5_0:1", (Entry("mlx5_0", 1),)),
+        ("mlx5_0:1:2:3", (Entry("mlx5_0", 1, 2, 3),)),
+        ("mlx5_0::0:1", (Entry("mlx5_0", ANY, 0, 1),)),
+        ("mlx5_0:1:2:3:4", (Entry("mlx5_0", 1, 2, 3),)),
+        ("mlx5_0:x", (Entry("mlx5_0", 0),)),
+        (":1,mlx5_0", (Entry("mlx5_0"),)),
+        ("eth0,^lo", (Entry("eth0"), Entry("^lo"))),
+        ("a" * 70, (Entry("a" * 63),)),
+    ],
+)
+def test_a_list_is_split_as_nccl_splits_it(text: str, entries: tuple[Entry, ...]) -> None:
+    assert parse_selector(text, MAX_HCAS).entries == entries
+
+
+@each_row(
+    ("text", "exclude", "exact", "first"),
+    [
+        ("eth", False, False, "eth"),
+        ("^eth", True, False, "eth"),
+        ("=eth", False, True, "eth"),
+        ("^=eth", True, True, "eth"),
+        ("=^eth", False, True, "^eth"),
+        ("^^eth", True, False, "^eth"),
+    ],
+)
+def test_the_signs_count_in_front_of_the_list_and_in_this_order(
+    text: str, exclude: bool, exact: bool, first: str
+) -> None:
+    selector = parse_selector(text, MAX_HCAS)
+    assert (selector.exclude, selector.exact, selector.entries[0].prefix) == (exclude, exact, first)
+
+
+@each_row(
+    ("text", "taken", "left"),
+    [
+        ("", ["anything"], []),
+        ("^", [], ["anything"]),
+        ("eth1", ["eth10"], []),
+        ("=eth1", ["eth1"], ["eth10"]),
+        ("=eth0, eth1", [], ["eth1"]),
+        ("eth0,^lo", [], ["lo"]),
+        ("^docker,lo", ["eth0"], ["docker0"]),
+        ("^=lo", ["lo0"], []),
+        ("eth0:1", ["eth0"], []),
+        ("mlx5_1", ["mlx5_12:1"], []),
+        ("=mlx5_1", [], ["mlx5_12:1"]),
+        ("mlx5_0:1", ["mlx5_0:1"], ["mlx5_0:2"]),
+        ("mlx5_0", ["mlx5_0:2"], []),
+        ("mlx5_0:-1", ["mlx5_0:2"], []),
+        ("mlx5_0::0:1", ["mlx5_0:2"], []),
+        ("^mlx5_0:1", ["mlx5_0:2"], ["mlx5_0:1"]),
+    ],
+)
+def test_a_device_is_taken_or_left_as_nccl_does(text: str, taken: list[str], left: list[str]) -> None:
+    def takes(name: str) -> bool:
+        device, _, number = name.partition(":")
+        return parse_selector(text, MAX_HCAS).takes(device, int(number or ANY))
+
+    assert [name for name in (*taken, *left) if takes(name)] == taken
+
+
+def test_entries_beyond_the_limit_are_told_and_not_used_and_those_that_vanish_do_not_use_it_up() -> None:
+    assert (MAX_INTERFACES, MAX_HCAS) == (16, 32)
+    for limit in (MAX_INTERFACES, MAX_HCAS):
+        names = [f"nic{number}x" for number in range(limit + 2)]
+        selector = parse_selector("=" + ",,".join(names), limit)
+        assert [entry.prefix for entry in selector.entries] == names[:limit]
+        assert selector.dropped == tuple(names[limit:])
+        assert not selector.takes(names[-1])
+    few = parse_selector(",:1,eth0", limit=1)
+    assert (few.entries, few.dropped) == ((Entry("eth0"),), ())
+
+
+@pytest.mark.slow
+@given(st.text(), st.sampled_from([MAX_INTERFACES, MAX_HCAS]), st.text(), st.integers(-1, 3))
+def test_any_text_is_a_list(text: str, limit: int, name: str, port: int) -> None:
+    selector = parse_selector(text, limit)
+    assert len(selector.entries) <= limit
+    assert all(entry.prefix and "," not in entry.prefix for entry in selector.entries)
+    assert selector.takes(name, port) in (True, False)
+
+
+@given(st.text(alphabet=" \t+-0123456789x", min_size=1, max_size=25))
+@example("-99999999999999999999")
+@example("99999999999999999999")
+def test_a_port_is_the_number_that_libc_makes_of_it(text: str) -> None:
+    (entry,) = parse_selector(f"mlx5_0:{text}", MAX_HCAS).entries
+    assert entry.port == LIBC.atoi(text.encode())
+
+
+def port(device: str, state: str | Absent = "ACTIVE", layer: str = "InfiniBand") -> Port:
+    return Port(device, 1, state, "LinkUp", Rate(400, 4, "NDR"), layer)
 
 
 def fabric(*ports: Port) -> Fabric:
-    names = dict.fromkeys(p.device for p in ports)
-    return Fabric(tuple(RdmaDevice(name, tuple(p for p in ports if p.device == name)) for name in names))
+    return Fabric(tuple(RdmaDevice(each.device, (each,)) for each in ports))
 
 
 ELEVEN = fabric(*(port(f"mlx5_{n}") for n in range(12)))
+MIXED = fabric(port("a"), port("b", "DOWN"), port("c", layer="Unspecified"), port("d", layer="Ethernet"),
+               port("e", "INIT"), port("f", Absent("permission denied", "Denied")))  # fmt: skip
 
 
 @each_row(
@@ -33,39 +140,22 @@ ELEVEN = fabric(*(port(f"mlx5_{n}") for n in range(12)))
         ("=mlx5", []),
     ],
 )
-def test_the_list_selects_as_in_nccl(text: str, names: list[str]) -> None:
+def test_the_list_selects_ports_as_in_nccl(text: str, names: list[str]) -> None:
     assert [p.name for p in select(ELEVEN, text).taken] == names
 
 
-def test_no_list_takes_every_port_that_is_active_and_of_a_known_layer() -> None:
-    mixed = fabric(
-        port("a"),
-        port("b", state="DOWN"),
-        port("c", layer="Unspecified"),
-        port("d", layer="Ethernet"),
-        port("e", state="INIT"),
-    )
-    picked = select(mixed)
-    assert [p.name for p in picked.taken] == ["a:1", "d:1"]
-    assert [p.name for p in picked.down] == ["b:1", "e:1"]
-
-
-def test_a_state_that_was_not_read_is_neither_up_nor_down() -> None:
-    picked = select(fabric(port("a", state=Absent("permission denied", "Denied"))))
-    assert (picked.taken, picked.down) == ((), ())
-    assert [p.name for p in picked.unknown] == ["a:1"]
-
-
-def test_a_device_that_may_not_be_opened_is_not_taken() -> None:
-    shut = Fabric((replace(fabric(port("a")).devices[0], opens=False),))
-    assert select(shut).taken == ()
-    assert [p.name for p in select(shut).closed] == ["a:1"]
+def test_active_ports_of_a_known_layer_are_taken_and_of_devices_that_open() -> None:
+    picked = select(MIXED)
+    parts = (picked.taken, picked.down, picked.unknown, picked.closed)
+    assert [[p.name for p in part] for part in parts] == [["a:1", "d:1"], ["b:1", "e:1"], ["f:1"], []]
+    shut = select(Fabric((replace(MIXED.devices[0], opens=False),)))
+    assert (shut.taken, [p.name for p in shut.closed]) == ((), ["a:1"])
+    assert [entry.prefix for entry in select(ELEVEN, "mlx5_3,mlx4_0,mlx5_4:7").unmatched] == ["mlx4_0", "mlx5_4"]
 
 
 @each_row(("version", "limit"), [(None, MAX_HCAS), ((2, 19, 3), 32), ((2, 18, 3), 16)])
 def test_there_is_a_limit(version: tuple[int, int, int] | None, limit: int) -> None:
-    many = fabric(*(port(f"n{i:02}") for i in range(40)))
-    picked = select(many, version=version)
+    picked = select(fabric(*(port(f"n{i:02}") for i in range(40))), version=version)
     assert (len(picked.taken), len(picked.beyond)) == (limit, 40 - limit)
 
 
@@ -74,13 +164,9 @@ def test_there_is_a_limit(version: tuple[int, int, int] | None, limit: int) -> N
     [((2, 29, 7), True, ["b:1", "a:1"]), ((2, 29, 7), False, ["a:1", "b:1"]), ((2, 28, 9), True, ["a:1", "b:1"])],
 )
 def test_newer_versions_sort_by_pci_address(version: tuple[int, int, int], ordered: bool, names: list[str]) -> None:
-    one, other = fabric(port("a")).devices[0], fabric(port("b")).devices[0]
+    one, other = fabric(port("a"), port("b")).devices
     both = Fabric((replace(one, pci="0000:90:00.0"), replace(other, pci="0000:10:00.0")))
     assert [p.name for p in select(both, "", version, ordered).taken] == names
-
-
-def test_entries_that_fit_nothing_are_told() -> None:
-    assert [entry.prefix for entry in select(ELEVEN, "mlx5_3,mlx4_0,mlx5_4:7").unmatched] == ["mlx4_0", "mlx5_4"]
 
 
 @each_row(

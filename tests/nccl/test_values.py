@@ -1,65 +1,42 @@
-"""How a value is read, against the C library that NCCL reads it with."""
+"""How values of settings are read: numbers as the C library reads them, levels, and NCCL_ALGO and NCCL_PROTO."""
 
 import ctypes
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ncclprobe.nccl.values import (
-    Note,
-    Reading,
-    intent,
-    read_int,
-    read_level,
-    to_int32,
-)
+from ncclprobe.nccl.algorithms import ALGORITHMS, FUNCTIONS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
+from ncclprobe.nccl.values import Note, Reading, intent, read_int, read_level, to_int32
 from tests.each_row import each_row
 
-DEFAULT = -2
+Release = tuple[int, int, int]
+DEFAULT, NONE = -2, Pin()
+BEFORE_2_24 = (2, 23, 4)
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.strtoll.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
 LIBC.strtoll.restype = ctypes.c_longlong
 
 
 @each_row(
-    ("text", "value", "note"),
+    ("note", "values"),
     [
-        ("", DEFAULT, "empty"),
-        ("1", 1, "plain"),
-        ("-2", -2, "plain"),
-        ("+3", 3, "plain"),
-        ("0", 0, "plain"),
-        ("true", 0, "word"),
-        ("yes", 0, "word"),
-        ("on", 0, "word"),
-        ("abc", 0, "word"),
-        ("- 1", 0, "word"),
-        (" ", 0, "word"),
-        ("4M", 4, "tail"),
-        ("4K", 4, "tail"),
-        ("1.5", 1, "tail"),
-        ("08", 0, "tail"),
-        ("0x", 0, "tail"),
-        ("0x10", 16, "plain"),
-        ("-0X1f", -31, "plain"),
-        ("010", 8, "octal"),
-        ("007", 7, "plain"),
-        (" 7", 7, "plain"),
-        ("7\n", 7, "plain"),
-        ("9223372036854775807", 2**63 - 1, "plain"),
-        ("9223372036854775808", DEFAULT, "overflow"),
-        ("-9223372036854775808", -(2**63), "plain"),
-        ("0x10000000000000000", DEFAULT, "overflow"),
-        ("9" * 5000, DEFAULT, "overflow"),
-        ("١", 0, "word"),
+        ("empty", {"": DEFAULT}),
+        ("plain", {"1": 1, "-2": -2, "+3": 3, "0": 0, "0x10": 16, "-0X1f": -31, "007": 7, " 7": 7, "7\n": 7}),
+        ("plain", {"9223372036854775807": 2**63 - 1, "-9223372036854775808": -(2**63)}),
+        ("word", dict.fromkeys(("true", "yes", "on", "abc", "- 1", " ", "١"), 0)),
+        ("tail", {"4M": 4, "4K": 4, "1.5": 1, "08": 0, "0x": 0}),
+        ("octal", {"010": 8}),
+        ("overflow", dict.fromkeys(("9223372036854775808", "0x10000000000000000", "9" * 5000), DEFAULT)),
     ],
 )
-def test_an_integer_is_read_as_strtoll_reads_it(text: str, value: int, note: Note) -> None:
-    assert read_int(text, DEFAULT) == Reading(value, note)
+def test_an_integer_is_read_as_strtoll_reads_it_and_how_is_noted(note: Note, values: dict[str, int]) -> None:
+    assert {text: read_int(text, DEFAULT) for text in values} == {
+        text: Reading(value, note) for text, value in values.items()
+    }
 
 
 @each_row(("version", "value"), [(None, 0), ((2, 31, 2), 0), ((2, 32, 3), DEFAULT)])
-def test_a_word_is_zero_before_2_32_and_the_default_since(version: tuple[int, int, int] | None, value: int) -> None:
+def test_a_word_is_zero_before_2_32_and_the_default_since(version: Release | None, value: int) -> None:
     assert read_int("false", DEFAULT, version) == Reading(value, "word")
     assert read_int("4M", DEFAULT, version) == Reading(4, "tail")
 
@@ -84,83 +61,115 @@ C_TEXT = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categor
 @example("01777777777777777777777")
 @example("0" * 6000 + "7")
 @example("\x1c7")  # a blank to Python's str.strip, none to C
-def test_any_text_is_the_number_that_libc_makes_of_it(text: str) -> None:
+def test_any_text_is_the_number_that_libc_makes_of_it_and_a_level_or_none(text: str) -> None:
     assert read_int(text, DEFAULT).value == c_reading(text)
-
-
-@each_row(("text", "note"), [("1", "plain"), ("", "empty"), ("true", "word"), ("4M", "tail"), ("010", "octal")])
-def test_how_a_number_was_read_is_noted(text: str, note: str) -> None:
-    assert read_int(text, DEFAULT).note == note
-
-
-@each_row(
-    ("word", "meant"),
-    [
-        ("true", True),
-        ("Yes", True),
-        (" ON ", True),
-        ("enable", True),
-        ("false", False),
-        ("off", False),
-        ("Disabled", False),
-        ("n", False),
-        ("1", None),
-        ("", None),
-        ("auto", None),
-        ("eth0", None),
-    ],
-)
-def test_a_word_says_what_a_person_meant(word: str, meant: bool | None) -> None:
-    assert intent(word) is meant
-
-
-LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
-
-
-@each_row("level", LEVELS)
-def test_a_level_counts_in_upper_case_only(level: str) -> None:
-    assert read_level(level) == level
-    assert read_level(level.lower()) is None
-
-
-@each_row(
-    ("text", "level"),
-    [
-        ("0", "LOC"),
-        ("1", "PIX"),
-        ("2", "PXB"),
-        ("3", "PHB"),
-        ("4", "SYS"),
-        ("5", "SYS"),
-        ("99", "SYS"),
-        ("0x2", "PXB"),
-    ],
-)
-def test_an_old_number_is_still_a_level(text: str, level: str) -> None:
-    assert read_level(text) == level
-
-
-@each_row("text", ["", "-1", " 2", "NODE", "PIX ", "NET", "٣", "4294967295"])
-def test_anything_else_is_no_level(text: str) -> None:
-    assert read_level(text) is None
-
-
-@each_row(
-    ("level", "before", "since"),
-    [("PXN", (2, 11, 4), (2, 12, 7)), ("C2C", (2, 25, 1), (2, 26, 2)), ("P2C", (2, 26, 6), (2, 27, 3))],
-)
-def test_a_level_word_counts_once_the_version_knows_it(
-    level: str, before: tuple[int, int, int], since: tuple[int, int, int]
-) -> None:
-    assert read_level(level, before) is None
-    assert read_level(level, since) == level
-
-
-@given(st.text())
-def test_any_text_is_a_level_or_ignored(text: str) -> None:
     assert read_level(text) in (None, *LEVELS)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_an_int_keeps_the_low_bits_as_c_does(value: int) -> None:
     assert to_int32(value) == ctypes.c_int32(value).value
+
+
+@each_row(
+    ("meant", "words"),
+    [
+        (True, ("true", "Yes", " ON ", "enable")),
+        (False, ("false", "off", "Disabled", "n")),
+        (None, ("1", "", "auto", "eth0")),
+    ],
+)
+def test_a_word_says_what_a_person_meant(meant: bool | None, words: tuple[str, ...]) -> None:
+    assert {word: intent(word) for word in words} == dict.fromkeys(words, meant)
+
+
+LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+
+
+def test_a_level_counts_in_upper_case_or_as_an_old_number() -> None:
+    numbers = {"0": "LOC", "1": "PIX", "2": "PXB", "3": "PHB", "4": "SYS", "5": "SYS", "99": "SYS", "0x2": "PXB"}
+    wrong = ("", "-1", " 2", "NODE", "PIX ", "NET", "٣", "4294967295", *map(str.lower, LEVELS))
+    wanted = {**{level: level for level in LEVELS}, **numbers, **dict.fromkeys(wrong)}
+    assert {text: read_level(text) for text in wanted} == wanted
+
+
+@each_row(
+    ("level", "before", "since"),
+    [("PXN", (2, 11, 4), (2, 12, 7)), ("C2C", (2, 25, 1), (2, 26, 2)), ("P2C", (2, 26, 6), (2, 27, 3))],
+)
+def test_a_level_word_counts_once_the_version_knows_it(level: str, before: Release, since: Release) -> None:
+    assert (read_level(level, before), read_level(level, since)) == (None, level)
+
+
+def every(*names: str) -> dict[str, set[str]]:
+    return {function: set(names) for function in FUNCTIONS}
+
+
+@each_row(
+    ("text", "kept"),
+    [
+        ("", {}),
+        ("ring", every("Ring")),
+        ("Ring,,TREE", every("Ring", "Tree")),
+        ("allreduce:tree", {"AllReduce": {"Tree"}}),
+        ("ring;allreduce:tree", {**every("Ring"), "AllReduce": {"Tree"}}),
+        ("broadcast:ring;;allreduce:^ring", {"Broadcast": {"Ring"}, "AllReduce": set(ALGORITHMS) - {"Ring"}}),
+        ("^", every(*ALGORITHMS)),
+        (":ring", every("Ring")),
+        *((text, None) for text in ("rng", "ring;tree", "allreduc:ring", "ring, tree", ";ring", "::")),
+        ("allreduce:ring;tree", None),
+    ],
+)  # fmt: skip
+def test_the_grammar_of_algorithms_is_nccls_and_what_it_refuses_is_refused(
+    text: str, kept: dict[str, set[str]] | None
+) -> None:
+    pin = parse_pin(text, ALGORITHMS)
+    assert (pin.kept, pin.error) == (kept, "") if kept is not None else pin.error
+
+
+@each_row(
+    ("algo", "proto", "left"),
+    [
+        ("", "", ()),
+        ("ring", "", ()),
+        ("tree", "", ("Broadcast", "Reduce", "AllGather", "ReduceScatter")),
+        ("allreduce:tree", "", ()),
+        ("allreduce:pat", "", ("AllReduce",)),
+        ("allgather:nvls", "allgather:LL", ("AllGather",)),
+        ("", "LL128", ()),
+        ("allreduce:nvls,ring", "LL", ()),
+    ],
+)
+def test_a_collective_without_any_algorithm_is_told(algo: str, proto: str, left: tuple[str, ...]) -> None:
+    assert stranded(parse_pin(algo, ALGORITHMS), parse_pin(proto, PROTOCOLS)) == left
+
+
+@each_row(
+    ("algo", "proto", "left"),
+    [
+        ("tree", "", ()),  # a ring came back
+        *((algo, "LL256", FUNCTIONS) for algo in ("", "tree")),
+        *((algo, "^LL,LL128,Simple", FUNCTIONS) for algo in ("", "tree")),
+        *((algo, "LL", ()) for algo in ("", "tree")),
+    ],
+)
+def test_before_2_24_unknown_names_were_passed_over_and_only_protocols_left_nothing(
+    algo: str, proto: str, left: tuple[str, ...]
+) -> None:
+    pins = parse_pin(algo, ALGORITHMS, BEFORE_2_24), parse_pin(proto, PROTOCOLS, BEFORE_2_24)
+    assert stranded(*pins, version=BEFORE_2_24) == left
+    old = parse_pin("rng,tree", ALGORITHMS, BEFORE_2_24)
+    assert (old.error, old.ignored, old.kept["AllReduce"]) == ("", ("rng",), frozenset({"Tree"}))
+
+
+def test_what_the_machine_lacks_is_not_left_and_ll128_is_forced_also_by_excluding_others() -> None:
+    pin = parse_pin("allreduce:nvls", ALGORITHMS)
+    assert (stranded(pin, NONE), stranded(pin, NONE, frozenset({"NVLS"}))) == ((), ("AllReduce",))
+    forced = {"LL128": True, "^LL": True, "^LL128": False, "Simple": False, "": False}
+    assert {text: forces_ll128(parse_pin(text, PROTOCOLS)) for text in forced} == forced
+
+
+@given(st.text(alphabet="ring,;:^LL128treall ", max_size=40))
+def test_any_text_is_a_pin_or_refused(text: str) -> None:
+    pin = parse_pin(text, ALGORITHMS)
+    assert not (pin.kept and pin.error)
