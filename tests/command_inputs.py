@@ -24,7 +24,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
-from tests import nccl_tests_texts, recorded_jobs, test_pasted
+from tests import nccl_tests_texts, pasted_cases, recorded_jobs
 from tests.checks.cases import cases_of, written
 
 TESTS = Path(__file__).parent
@@ -250,8 +250,7 @@ def _pseudonyms_inputs(folder: Path) -> Rows:
 
 def _pasted_inputs(folder: Path) -> Rows:
     """What people paste of one machine."""
-    texts = {name: row[0] for rows in (test_pasted.FORMS, test_pasted.SAYS) for name, row in rows.items()}
-    for name, text in texts.items():
+    for name, text in (pasted_cases.FORMS | pasted_cases.SAYS).items():
         path = folder / f"{re.sub('[^a-z0-9]+', '-', name)}.txt"
         path.write_text(text)
         yield name, ["doctor", str(path), "--no-config", "--json", "-"]

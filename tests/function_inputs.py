@@ -39,11 +39,10 @@ from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
-from tests import captured_facts, expect_inputs, report_inputs
+from tests import captured_facts, expect_inputs, job_inputs, report_inputs
 from tests.checks import cases
 from tests.facts import test_launcher
-from tests.localise import standing, standing_cases, test_arrival
-from tests.log import ends, healthy, others, reasons, whole
+from tests.localise import test_arrival
 
 Rows = Iterator[tuple[str, object]]
 
@@ -365,14 +364,11 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "options": _options_inputs,
     "arrivals": _arrivals_inputs,
     "stacks": _stacks_inputs,
-    "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
-    "logs-ends": lambda: whole.outcomes((*ends.TEXTS, *healthy.TEXTS)),
-    "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
-    "logs-others": lambda: whole.outcomes(others.TEXTS),
     "training": _training_inputs,
     **{f"altered-{machine}": partial(captured_facts.altered, machine) for machine in captured_facts.MACHINES},
     "layout": _layout_inputs,
     "applies": _applies_inputs,
+    **job_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,
 }
 """The functions of each file with their input."""

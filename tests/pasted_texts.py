@@ -1,5 +1,14 @@
 """Texts as tools print them on a healthy node, for tests of what people paste."""
 
+import contextlib
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ncclprobe.commands import main
+
 IBSTAT = """\
 $ ibstat
 CA 'mlx5_0'
@@ -97,13 +106,6 @@ eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
         inet 10.0.0.5  netmask 255.255.255.0  broadcast 10.0.0.255
         RX packets 158176424  bytes 578482990188 (538.7 GiB)
 """
-ETH0 = {
-    "family": 2,
-    "address": "10.0.0.5",
-    "netmask": "255.255.255.0",
-    "broadcast": None,
-    "ptp": None,
-}
 CUT = LIST + "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
 ULIMIT = """\
 core file size              (blocks, -c) 0
@@ -111,4 +113,33 @@ max locked memory           (kbytes, -l) 64
 open files                          (-n) 1024
 max user processes                  (-u) unlimited
 """
-PORT = "/sys/class/infiniband/mlx5_0/ports/1"
+
+
+def doctored(*texts: str) -> dict[str, Any]:
+    """Return the report of the doctor on pasted texts, each in a file of its own; what it refuses has no checks."""
+    printed = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
+        paths = [Path(folder) / f"{number}.txt" for number in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text)
+        code = main(["doctor", "--no-config", "--json", "-", *map(str, paths)])
+    refused = {"checks": [], "status": "refused", "exit_code": code}
+    found: dict[str, Any] = json.loads(printed.getvalue()) if printed.getvalue() else refused
+    return found
+
+
+def objections(report: dict[str, Any]) -> list[str]:
+    """Return what the doctor objects to, with the values in its words."""
+    return [
+        f"{check['id']}:{each['severity']}:{each['subject']}:{each['blame']}:{each['action']}: {each['message']}"
+        for check in report["checks"]
+        for each in check["findings"]
+    ]
+
+
+def judged(text: str) -> dict[str, object]:
+    """Return what is kept of the doctor's report on a pasted text, as a value for each finding."""
+    report = doctored(text)
+    found = {f"{number}": each.partition(": ")[::2] for number, each in enumerate(objections(report))}
+    rows = {at: {"of": of.replace(" ", "_"), "says": says} for at, (of, says) in found.items()}
+    return {"ends": f"{report['status']}/{report['exit_code']}", "findings": [*rows.values()]}

@@ -1,0 +1,47 @@
+"""The logs, running jobs and pasted texts of which it is kept what is made of them: rows of `FUNCTIONS`."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from ncclprobe.host import pasted
+from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
+from tests.localise import standing, standing_cases
+from tests.log import ends, healthy, others, reasons, whole
+from tests.pasted_texts import judged
+
+Rows = Iterator[tuple[str, object]]
+
+
+def _forms_inputs() -> Rows:
+    """The answers that each form of a pasted text gives, in place of the machine."""
+    for name, text in (pasted_cases.FORMS | pasted_cases.SETTINGS).items():
+        for machine, forms in pasted.forms(text).items():
+            told = {
+                form: {"/".join(map(str, ask)): str(said) for ask, said in own.items()} for form, own in forms.items()
+            }
+            yield f"{name} {machine}", told
+
+
+def _pastes_inputs() -> Rows:
+    """What the doctor makes of texts that were pasted, beside those of the command."""
+    for module in (pasted_containers, pasted_faults):
+        for name, text in (module.SAYS | module.SILENT).items():
+            yield name, judged(text)
+    for name, text in pasted_cases.UNSAID.items():
+        yield f"unsaid: {name}", judged(text)
+
+
+def _settings_inputs() -> Rows:
+    """What the doctor makes of a setting on a machine that a text only names."""
+    for number, row in enumerate((*pasted_jobs.WRONG, *pasted_jobs.RIGHT)):
+        yield f"{number} {row[1]}", judged(pasted_jobs.text(*row))
+
+
+FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
+    "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
+    "logs-ends": lambda: whole.outcomes((*ends.TEXTS, *healthy.TEXTS)),
+    "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
+    "logs-others": lambda: whole.outcomes(others.TEXTS),
+    "pasted-forms": _forms_inputs,
+    "pasted-nodes": _pastes_inputs,
+    "pasted-settings": _settings_inputs,
+}
