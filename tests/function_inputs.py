@@ -42,7 +42,6 @@ from ncclprobe.session.options import Options
 from tests import captured_facts, expect_inputs, job_inputs, report_inputs
 from tests.checks import cases
 from tests.facts import test_launcher
-from tests.localise import test_arrival
 
 Rows = Iterator[tuple[str, object]]
 
@@ -229,28 +228,6 @@ def _options_inputs() -> Rows:
                 yield name, str(refused)
 
 
-def _arrivals_inputs() -> Rows:
-    """Two ranks in init: how the second sleeps, whom it calls, what the store sees, and how often they wake."""
-    seconds = {"native": test_arrival.SLEEPS, "polls": test_arrival.WAITS, "python": test_arrival.PYTHON_SLEEPS}
-    calls: Mapping[str, Any] = {
-        "none": (),
-        "come": test_arrival.COME,
-        "tries": test_arrival.TRIES,
-        "shut": test_arrival.SHUT,
-    }
-    store = (test_arrival.LISTENS, test_arrival.accepted(test_arrival.ASKS[0]))
-    for (how, second), (to, call), seen, world in product(seconds.items(), calls.items(), ((), store), (2, None)):
-        both = (*([test_arrival.ASKS] if seen else []), *([call] if call else []))
-        for switches in (7, 9, 207):
-            ranks_of = {0: test_arrival.SLEEPS, 1: second}
-            stands = test_arrival.init(ranks_of, world, both, seen, after={"switches": switches})
-            classes = [(each.name.replace(" ", "-"), each.ranks, each.doing) for each in stands.classes]
-            yield (
-                f"{how}, {to}, {'asked' if seen else 'alone'} of {world}, {switches}",
-                (classes, stands.answer, stands.waiting),
-            )
-
-
 _MAIN = 'Thread 7 (idle): "MainThread"\n'
 _OTHER = 'Thread 8 (active): "worker"\n'
 _IN_CALL = "    all_reduce (torch/distributed/distributed_c10d.py:2450)\n    step (train/loop.py:88)\n"
@@ -362,7 +339,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "patterns": _patterns_inputs,
     "words": _words_inputs,
     "options": _options_inputs,
-    "arrivals": _arrivals_inputs,
     "stacks": _stacks_inputs,
     "training": _training_inputs,
     **{f"altered-{machine}": partial(captured_facts.altered, machine) for machine in captured_facts.MACHINES},
