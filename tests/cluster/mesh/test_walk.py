@@ -4,22 +4,25 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from ncclprobe import wire
 from ncclprobe.checks.launch.mesh import tries
+from ncclprobe.cluster.mesh import walk as module
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.mesh.plan import plan_mesh
 from ncclprobe.cluster.mesh.walk import walk
-from ncclprobe.facts.reach import MeshListener, Paths
+from ncclprobe.facts.reach import MeshListener, Path, Paths
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, some
 
 TOKEN = b"the token of this run"
+GREETING = b"ncclprobe/2 token " + b"a" * 32 + b"\n"
 
 
 def soon(seconds: float = 20.0) -> float:
@@ -30,9 +33,9 @@ def address(node: int, role: int = 0) -> str:
     return f"127.77.{role}.{node + 1}"
 
 
-def listening(me: int, *interfaces: MeshInterface, key: bytes = TOKEN) -> Listeners:
+def listening(me: int, *interfaces: MeshInterface) -> Listeners:
     listeners = reserve_listeners(interfaces, me, f"n{me}")
-    listeners.listen(key)
+    listeners.listen(TOKEN)
     return listeners
 
 
@@ -63,8 +66,7 @@ def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roles: int) 
         async with mesh(nodes, roles) as opened:
             return await walk_all(opened)
 
-    every = asyncio.run(run())
-    for seen in some(every):
+    for seen in some(asyncio.run(run())):
         assert len(seen.rows) == (nodes - 1) * roles
         assert {(row.outcome, row.tries, row.detail) for row in seen.rows} == {("ok", 1, "")}
         assert all(row.rtt_s and row.rtt_s < 1 and row.path_mtu and row.segments for row in seen.rows)
@@ -87,28 +89,35 @@ def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit(
     assert all(sum(row.rate_gbps is not None for row in seen.rows) == 2 for seen in every)
 
 
-async def against(listener: MeshListener, own: Listeners, seconds: float = 20.0, token: bytes = TOKEN) -> Paths:
+async def against(
+    listener: MeshListener, own: Listeners, seconds: float = 20.0, token: bytes = TOKEN, thorough: bool = False
+) -> Paths:
     plan = plan_mesh({own.me: own.addresses, 1: [listener]})[own.me]
-    return await walk(plan, replace(own, key=token), soon(seconds))
+    return await walk(replace(plan, thorough=thorough), replace(own, key=token), soon(seconds))
 
 
-async def beside(text: bytes, seconds: float = 20.0) -> Paths:
-    """What node 0 sees of a node 1 that says `text` to whoever calls, and no more."""
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
+
+async def beside(handler: Handler, seconds: float = 20.0, thorough: bool = False) -> Paths:
+    """What node 0 sees of a node 1 that is `handler`."""
+    server = await asyncio.start_server(handler, address(1), 0)
+    port = server.sockets[0].getsockname()[1]
+    async with mesh(1) as (own,):
+        seen = await against(MeshListener("nccl0", "eth0", address(1), port), own, seconds, thorough=thorough)
+    server.close()
+    await asyncio.sleep(0.05)
+    return seen
+
+
+def saying(text: bytes) -> Handler:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(text)
         with contextlib.suppress(OSError):
             await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(handle, address(1), 0)
-    async with mesh(1) as (own,):
-        seen = await against(
-            MeshListener("nccl0", "eth0", address(1), server.sockets[0].getsockname()[1]), own, seconds
-        )
-    server.close()
-    await asyncio.sleep(0.05)
-    return seen
+    return handle
 
 
 @each_row(
@@ -116,51 +125,109 @@ async def beside(text: bytes, seconds: float = 20.0) -> Paths:
     [(b"SSH-2.0-OpenSSH_9.2\r\n", "foreign"), (b"\xff" * 100_000, "foreign"), (b"", "silent")],
 )
 def test_what_is_no_node_of_ours_is_said_and_given_up(text: bytes, outcome: str) -> None:
-    seen = asyncio.run(beside(text))
-    assert outcomes(seen) == {1: (outcome, 2)}
+    assert outcomes(asyncio.run(beside(saying(text)))) == {1: (outcome, 2)}
 
 
 def test_our_own_deadline_is_late_and_nobodys_fault() -> None:
-    seen = asyncio.run(beside(b"", seconds=0.3))
+    seen = asyncio.run(beside(saying(b""), seconds=0.3))
     assert outcomes(seen) == {1: ("late", 1)}
     assert tries(Every({"node 0": seen})) == []
-    seen = asyncio.run(beside(b"", seconds=-1))
-    assert outcomes(seen) == {1: ("late", 0)}
+    assert outcomes(asyncio.run(beside(saying(b""), seconds=-1))) == {1: ("late", 0)}
 
 
-def test_another_node_at_the_address_is_a_wrong_peer_by_name() -> None:
-    async def run() -> Paths:
+HANGS = "hangs"
+
+
+def odd(answers: Mapping[str, Any], until: int = 99) -> Handler:
+    """Node 1, which up to its connection number `until` answers some questions otherwise, or hangs at them."""
+    calls = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        other, nbytes, streams = answers if calls <= until else {}, 0, False
+        with contextlib.suppress(wire.WireError):
+            talk = await wire.accept(reader, writer, TOKEN, soon())
+            await talk.send({"node": 1, "name": "n1"}, soon())
+            while True:
+                asked = await talk.receive(soon())
+                what = "echo" if "echo" in asked else asked["do"]
+                if other.get(what) == HANGS:
+                    await asyncio.sleep(5)
+                elif what == "give":
+                    await talk.send_filler(FILLER, soon())
+                    continue
+                elif what == "take":
+                    await talk.discard(CHUNK_BYTES, soon())
+                    nbytes += CHUNK_BYTES
+                    if streams:
+                        continue
+                elif what == "stream":
+                    nbytes, streams = 0, True
+                said = {"echo": asked, "stream": {"go": True}, "done": {"nbytes": nbytes, "seconds": 0.5}}
+                await talk.send(other.get(what, said.get(what, {})), soon())
+
+    return handle
+
+
+@each_row(
+    ("answers", "until", "thorough", "expected", "rate"),
+    [
+        ({}, 99, False, ("ok", 1, "", None), True),
+        ({"echo": {"echo": 9}}, 99, False, ("garbled", 2, "does not answer the question it was sent", None), False),
+        ({"echo": HANGS}, 99, False, ("silent", 2, "said nothing", None), False),
+        ({"take": HANGS}, 99, False, ("stalled-out", 2, "said nothing", None), False),
+        ({"take": HANGS}, 1, False, ("ok", 2, "", None), True),
+        ({"take": HANGS}, 1, True, ("stalled-out", 1, "said nothing", 1280), False),  # small packets pass
+        ({"take": HANGS}, 99, True, ("ok", 1, "said nothing", None), False),  # neither do: it is slow, a stream tells
+        ({"give": HANGS}, 99, False, ("stalled-back", 2, "", None), False),
+        ({"done": {"nbytes": 1, "seconds": 0.5}}, 99, False, ("ok", 1, "", None), False),
+        ({"done": {"nbytes": 8 << 20, "seconds": 0.0}}, 99, False, ("ok", 1, "", None), False),
+        ({"stream": HANGS}, 99, False, ("ok", 1, "", None), False),
+        ({"done": HANGS}, 99, False, ("ok", 1, "", None), True),  # what was acknowledged by then is its rate
+        ({"done": HANGS}, 99, True, ("ok", 1, "", None), False),  # unless all of it had to arrive
+    ],
+)
+def test_what_a_node_does_not_answer_as_it_should_is_told_apart(
+    answers: dict[str, Any],
+    until: int,
+    thorough: bool,
+    expected: tuple[str, int, str, int | None],
+    rate: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TRY_S", "LARGE_S", "STREAM_S", "WHOLE_S", "_SIZE_S", "_QUEUE_S"):
+        monkeypatch.setattr(module, name, 0.6)
+    (row,) = asyncio.run(beside(odd(answers, until), 10.0, thorough)).rows
+    outcome, number, words, passes = expected
+    assert (row.outcome, row.tries, row.passes, words in row.detail) == (outcome, number, passes, True), row
+    assert (row.rate_gbps is not None) is rate, row
+    assert not row.refused
+
+
+def test_another_node_at_the_address_or_another_token_is_no_node_of_ours() -> None:
+    async def run(to: int, token: bytes = TOKEN) -> Path:
         async with mesh(3) as opened:
-            return await against(opened[2].addresses[0], opened[0])
+            (row,) = (await against(opened[to].addresses[0], opened[0], token=token)).rows
+            return row
 
-    (row,) = asyncio.run(run()).rows
+    row = asyncio.run(run(2))
     assert (row.outcome, row.tries, row.detail) == ("wrong-peer", 2, "node 2, n2, answers there")
+    row = asyncio.run(run(1, b"another"))
+    assert (row.outcome, row.tries) == ("stranger", 2)
 
 
-def test_another_token_is_a_stranger() -> None:
-    async def run() -> Paths:
-        async with mesh(2) as opened:
-            return await against(opened[1].addresses[0], opened[0], token=b"another")
-
-    assert outcomes(asyncio.run(run())) == {1: ("stranger", 2)}
-
-
-def test_an_own_address_that_went_away_is_told_apart_from_the_peers() -> None:
-    async def run() -> Paths:
+def test_an_own_address_that_went_away_or_of_another_family_is_told_apart_from_the_peers() -> None:
+    async def run() -> list[Path]:
         async with mesh(2) as opened:
             own = replace(opened[0], addresses=(opened[0].addresses[0]._replace(address="192.0.2.1"),))
-            return await against(opened[1].addresses[0], own)
+            gone = await against(opened[1].addresses[0], own)
+            six = await against(MeshListener("nccl0", "eth0", "fd00::1", 4), opened[0])
+            return [*gone.rows, *six.rows]
 
-    assert outcomes(asyncio.run(run())) == {1: ("address", 2)}
-
-
-def test_ends_of_different_families_do_not_meet() -> None:
-    async def run() -> Paths:
-        async with mesh(1) as (own,):
-            return await against(MeshListener("nccl0", "eth0", "fd00::1", 4), own)
-
-    (row,) = asyncio.run(run()).rows
-    assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 cannot connect")
+    gone, six = asyncio.run(run())
+    assert (gone.outcome, gone.tries) == ("address", 2)
+    assert (six.outcome, six.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 cannot connect")
 
 
 def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:
@@ -177,6 +244,7 @@ def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -
     assert "assign" in seen.unopened["nccl0"]
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 def test_ipv6_is_walked_like_ipv4() -> None:
     async def run() -> list[Paths]:
         opened = [listening(me, MeshInterface("nccl0", "lo", "::1")) for me in range(2)]
@@ -186,15 +254,13 @@ def test_ipv6_is_walked_like_ipv4() -> None:
         await asyncio.sleep(0.05)
         return every
 
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
     assert [outcomes(seen) for seen in asyncio.run(run())] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
 
 
-def test_a_door_takes_one_stream_at_a_time() -> None:
+def test_a_door_takes_one_stream_at_a_time_and_hangs_up_as_it_closes() -> None:
     async def caller(listener: MeshListener) -> wire.Wire:
         connection = await wire.connect(listener.address, listener.port, TOKEN, soon())
-        await connection.receive(soon())
+        assert await connection.receive(soon()) == {"node": 0, "name": "n0"}
         await connection.send({"do": "stream"}, soon())
         return connection
 
@@ -211,13 +277,14 @@ def test_a_door_takes_one_stream_at_a_time() -> None:
             third = await caller(listeners.addresses[0])  # the second's turn ends with its conversation
             second.close()
             assert await third.receive(soon()) == {"go": True}
+            listeners.close()
+            with pytest.raises(wire.WireError) as caught:
+                await third.receive(soon())
+            assert caught.value.kind == "reset"
             for connection in (first, third):
                 connection.close()
 
     asyncio.run(run())
-
-
-GREETING = b"ncclprobe/2 token " + b"a" * 32 + b"\n"
 
 
 @each_row("text", [b"", b"GET / HTTP/1.0\r\n\r\n", GREETING + b"\xff" * 500])
@@ -234,21 +301,6 @@ def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> No
             return every
 
     assert [outcomes(seen) for seen in asyncio.run(run())] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
-
-
-def test_a_closed_door_hangs_up_on_whoever_is_there() -> None:
-    async def run() -> None:
-        async with mesh(1) as (listeners,):
-            listener = listeners.addresses[0]
-            connection = await wire.connect(listener.address, listener.port, TOKEN, soon())
-            assert await connection.receive(soon()) == {"node": 0, "name": "n0"}
-            listeners.close()
-            with pytest.raises(wire.WireError) as caught:
-                await connection.receive(soon())
-            assert caught.value.kind == "reset"
-            connection.close()
-
-    asyncio.run(run())
 
 
 def test_a_stream_that_never_gets_its_turn_ends_with_the_run_and_is_not_slow() -> None:
