@@ -114,12 +114,10 @@ class Meeting:
 
     def place(self, rank: int, secret: str = SECRET, **launched: Any) -> NodePlace:
         launch = Launch("options", rank, self.nodes, 0, 1, self.nodes, rank, "127.0.0.1", self.port)
-        launch = replace(launch, **launched)
-        return NodePlace(
-            launch, find_token({"NCCLPROBE_TOKEN": secret}, launch), Times(time.monotonic(), 60.0, self.wait_s), COLLECTORS,
-            "nccl", self.judge, partial(diagnose.leaves, fail_on="fail"), progress=self.progress.append,
-            **self.changes,
-        )  # fmt: skip
+        launch, times = replace(launch, **launched), Times(time.monotonic(), 60.0, self.wait_s)
+        found, leaves = find_token({"NCCLPROBE_TOKEN": secret}, launch), partial(diagnose.leaves, fail_on="fail")
+        made = NodePlace(launch, found, times, COLLECTORS, "nccl", self.judge, leaves, progress=self.progress.append)
+        return replace(made, **self.changes)
 
     def run(self, *nodes: tuple[str, int], secrets: Mapping[str, str] = MappingProxyType({})) -> dict[str, int]:
         """Play the nodes, each with a name and its rank; return their exit codes."""

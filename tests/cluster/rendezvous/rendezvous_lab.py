@@ -23,42 +23,43 @@ def hello(rank: int, name: str = "", **details: Any) -> Hello:
     return Hello(id=f"id of {name or rank}", node_rank=rank, name=name or f"n{rank}", **details)
 
 
-async def arrive(port: int, who: Hello, capture: str = "{}\n", token: bytes = TOKEN) -> Worker:
+async def arrive(port: int, who: Hello, capture: str = "{}\n", patience_s: float = 10.0) -> Worker:
     """A node that has handed over its capture and is ready for a plan."""
-    worker = Worker(await wire.connect("127.0.0.1", port, token, soon()))
+    end = soon(patience_s)
+    worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, end, patience_s=patience_s))
     try:
-        await worker.join(who, capture, soon())
-        await worker.clock(soon())
+        await worker.join(who, capture, end)
+        await worker.clock(end)
     except NcclprobeError:
         worker.close()
         raise
     return worker
 
 
-async def whole_run(port: int, who: Hello, capture: str = "{}\n") -> Leave:
+async def whole_run(port: int, who: Hello, capture: str = "{}\n", patience_s: float = 10.0) -> Leave:
     """A node from its arrival to its leave; it measures nothing but its plan."""
-    worker = await arrive(port, who, capture)
+    worker = await arrive(port, who, capture, patience_s)
     try:
-        await worker.report({"paths": await worker.next_instruction(soon())}, soon())
-        leave = await worker.next_instruction(soon())
+        await worker.report({"paths": await worker.next_instruction(soon(patience_s))}, soon(patience_s))
+        leave = await worker.next_instruction(soon(patience_s))
         assert isinstance(leave, Leave)
         return leave
     finally:
         worker.close()
 
 
-async def judged(coordinator: Coordinator, within_s: float = 5.0) -> Any:
+async def judged(coordinator: Coordinator, within_s: float = 5.0, mesh_s: float = 0.0) -> Any:
     """Rank 0 from gathering to leaving: every peer's plan is its own name, and its exit code its node rank."""
     gathering = await coordinator.gather(soon(within_s))
-    samples = await coordinator.mesh(
-        {peer.hello.id: {"name": peer.hello.name} for peer in coordinator.peers}, soon(within_s)
-    )
-    await coordinator.leave({peer.hello.id: Leave(peer.hello.node_rank, "bye") for peer in coordinator.peers}, soon(2))
+    plans = {peer.hello.id: {"name": peer.hello.name} for peer in coordinator.peers}
+    samples = await coordinator.mesh(plans, soon(mesh_s or within_s))
+    leaves = {peer.hello.id: Leave(peer.hello.node_rank, "bye") for peer in coordinator.peers}
+    await coordinator.leave(leaves, soon(mesh_s or 2))
     return gathering, samples
 
 
 @asynccontextmanager
-async def saying(text: bytes, stay_s: float = 0.0, host: str = "127.0.0.1") -> AsyncIterator[int]:
+async def saying(text: bytes, stay_s: float = 0.0) -> AsyncIterator[int]:
     """The port of a service that is none of ours: says `text` to whoever connects, and hangs up after `stay_s`."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -72,7 +73,7 @@ async def saying(text: bytes, stay_s: float = 0.0, host: str = "127.0.0.1") -> A
     def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.ensure_future(task(writer)))
 
-    server = await asyncio.start_server(admit, host, 0)
+    server = await asyncio.start_server(admit, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

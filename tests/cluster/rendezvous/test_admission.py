@@ -46,8 +46,8 @@ async def prove(port: int, source: str = "127.0.0.1") -> asyncio.StreamWriter:
     return writer
 
 
-async def come_and_go(port: int) -> None:
-    node = await prove(port)
+async def come_and_go(port: int, source: str = "127.0.0.1") -> None:
+    node = await prove(port, source)
     node.transport.abort()
 
 
@@ -59,25 +59,23 @@ def play(scene: Scene, room: int = 20, quota: int = 8) -> None:
     asyncio.run(run())
 
 
-def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named() -> None:
+def leave(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        writer.transport.abort()
+
+
+def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named_and_a_node_gets_in() -> None:
     async def scene(made: Admission, port: int) -> None:
-        crowd = [await call(port, "127.0.0.9") for _ in range(30)]
+        crowd = [await call(port, "127.0.0.9") for _ in range(8)]
+        await asyncio.sleep(0.05)
+        assert (made.callers, made.floods) == (8, ())
+        crowd += [await call(port, "127.0.0.9") for _ in range(22)]
         await until(lambda: sum(flood.connections for flood in made.floods) == 22)
         assert await crowd[0][0].read() == b""
         assert (made.floods[0].address, made.callers) == ("127.0.0.9", 8)
         await come_and_go(port)
-        for _, writer in crowd:
-            writer.transport.abort()
-
-    play(scene)
-
-
-def test_a_node_at_the_address_of_a_flood_gets_in_too() -> None:
-    async def scene(made: Admission, port: int) -> None:
-        crowd = [await call(port) for _ in range(30)]
-        await come_and_go(port)
-        for _, writer in crowd:
-            writer.transport.abort()
+        await come_and_go(port, "127.0.0.9")  # at the address of the flood too
+        leave(*(writer for _, writer in crowd))
 
     play(scene)
 
@@ -88,8 +86,7 @@ def test_many_addresses_fill_the_room_and_the_oldest_of_all_makes_place() -> Non
         await until(lambda: len(made.floods) == 8)
         assert made.floods[0].connections == 1
         await come_and_go(port)
-        for _, writer in crowd:
-            writer.transport.abort()
+        leave(*(writer for _, writer in crowd))
 
     play(scene)
 
@@ -100,8 +97,7 @@ def test_who_proved_the_key_is_never_hung_up_on() -> None:
         reader, writer = await call(port, "127.0.0.9")  # the room is full of nodes
         assert await reader.read() == b""
         assert made.callers == 20
-        for each in (*nodes, writer):
-            each.transport.abort()
+        leave(*nodes, writer)
 
     play(scene)
 
@@ -164,8 +160,7 @@ def test_a_node_that_was_hung_up_on_among_strangers_and_proved_itself_is_not_nam
         again = await prove(port, "127.0.0.2")
         assert made.floods
         assert "127.0.0.2" not in {flood.address for flood in made.floods}
-        for each in (writer, again, *(writer for _, writer in crowd)):
-            each.transport.abort()
+        leave(writer, again, *(writer for _, writer in crowd))
 
     play(scene)
 
@@ -176,7 +171,6 @@ def test_where_only_nodes_were_hung_up_on_their_addresses_are_named() -> None:
         crowd = [await call(port) for _ in range(10)]
         await until(lambda: bool(made.floods))
         assert [flood.address for flood in made.floods] == ["127.0.0.1"]
-        for _, writer in crowd:
-            writer.transport.abort()
+        leave(*(writer for _, writer in crowd))
 
     play(scene)

@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import resource
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,8 +22,8 @@ from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
 from ncclprobe import wire
-from ncclprobe.cluster.rendezvous import coordinator as coordinator_module
-from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator
+from ncclprobe.cluster.rendezvous import coordinator as module
+from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator, bind_listener, room_for
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker
 from ncclprobe.facts.reach import Gathering
@@ -32,7 +36,7 @@ Peer = Callable[[int], Awaitable[None]]
 
 def with_coordinator(folder: Path, nnodes: int, scene: Callable[[Coordinator, int], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        async with Coordinator(TOKEN, nnodes, folder, soon(30)) as coordinator:
+        async with Coordinator(TOKEN, nnodes, folder, soon(200)) as coordinator:
             return await scene(coordinator, await coordinator.listen(0))
 
     return asyncio.run(run())
@@ -60,15 +64,16 @@ def test_all_nodes_come_are_asked_and_leave_together(tmp_path: Path) -> None:
 
 def test_who_is_not_there_at_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     async def scene(coordinator: Coordinator, port: int) -> Any:
+        counts: list[int] = []
         worker = await arrive(port, hello(1))
-        gathering = await coordinator.gather(soon(0.3))
+        gathering = await coordinator.gather(soon(0.3), counts.append)
         with pytest.raises(Refused, match="too late"):
             await arrive(port, hello(2))
         worker.close()
-        return gathering, [peer.hello.node_rank for peer in coordinator.peers]
+        return gathering, [peer.hello.node_rank for peer in coordinator.peers], set(counts)
 
-    gathering, ranks = with_coordinator(tmp_path, 3, scene)
-    assert (gathering.expected, ranks) == (2, [1])
+    gathering, ranks, counts = with_coordinator(tmp_path, 3, scene)
+    assert (gathering.expected, ranks, counts - {0}) == (2, [1], {1})
     assert gathering.waited_s < 3
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -86,16 +91,23 @@ def test_two_hosts_of_one_rank_are_both_kept_and_the_missing_one_is_not_waited_f
     assert (len(samples), [leave.exit_code for leave in leaves]) == (4, [1, 1, 7, 0])
 
 
-def test_a_node_that_comes_again_after_its_connection_broke_is_one_node(tmp_path: Path) -> None:
+def test_a_node_that_comes_again_is_one_node_and_twins_beyond_a_bound_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_EXTRA", 0)
+
     async def scene(coordinator: Coordinator, port: int) -> Any:
-        first = await arrive(port, hello(1), "first\n")
-        first.close()
-        second = await arrive(port, hello(1), "second\n")
+        (await arrive(port, hello(1), "first\n")).close()
+        workers = [await arrive(port, hello(1), "second\n")]
+        workers += [await arrive(port, hello(9, f"twin{number}")) for number in range(3)]
+        with pytest.raises(Refused, match="too many nodes use a rank"):
+            await arrive(port, hello(9, "twin3"))
         await coordinator.gather(soon(0.2))
-        second.close()
+        for worker in workers:
+            worker.close()
         return [(peer.capture.read_text(), peer.extra) for peer in coordinator.peers]
 
-    assert with_coordinator(tmp_path, 3, scene) == [("second\n", False)]
+    assert with_coordinator(tmp_path, 3, scene) == [("second\n", False), *[("{}\n", True)] * 3]
 
 
 def test_a_node_lost_after_its_capture_came_costs_nobody_time(tmp_path: Path) -> None:
@@ -125,28 +137,22 @@ def test_a_node_that_leaves_because_rank_0_is_late_says_so_and_does_not_look_dea
     assert with_coordinator(tmp_path, 3, scene) == ["late", "reset"]
 
 
-async def connected(port: int, text: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def babbles(port: int, text: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(text)
-    return reader, writer
-
-
-async def babbles(port: int) -> None:
-    reader, writer = await connected(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    with contextlib.suppress(OSError):
-        await reader.read()
-    writer.transport.abort()
+    try:
+        with contextlib.suppress(OSError):
+            writer.write(text)
+            await reader.read()
+    finally:
+        writer.transport.abort()
 
 
 async def says_nothing(port: int) -> None:
-    reader, writer = await connected(port)
-    with contextlib.suppress(OSError):
-        await reader.read()
-    writer.transport.abort()
+    await babbles(port, b"")
 
 
 async def hangs_up(port: int) -> None:
-    _, writer = await connected(port)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -155,6 +161,16 @@ async def hangs_up(port: int) -> None:
 async def has_another_token(port: int) -> None:
     with pytest.raises(WireError, match="token"):
         await wire.connect("127.0.0.1", port, b"another", soon())
+
+
+async def begins(port: int, *messages: dict[str, Any], name: str = "n1") -> wire.Wire:
+    """A node that has said its name, and these messages."""
+    task = await wire.connect("127.0.0.1", port, TOKEN, soon())
+    await task.send({"hello": {"id": "x", "node_rank": 1, "name": name}}, soon())
+    await task.receive(soon())
+    for message in messages:
+        await task.send(message, soon())
+    return task
 
 
 async def sends_too_much(port: int) -> None:
@@ -170,76 +186,78 @@ async def sends_no_hello(port: int) -> None:
     await refusal_of(task)
 
 
-async def stops_half_way(port: int) -> None:
+async def has_a_long_name(port: int) -> None:
+    (await begins(port, name="n" * bounds.NAME_CHARACTERS)).close()
     task = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
-    await task.receive(soon())
-    await task.send({"capture": "the first half", "more": True}, soon())
+    await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n" * (bounds.NAME_CHARACTERS + 1)}}, soon())
     await refusal_of(task)
 
 
+async def stops_half_way(port: int) -> None:
+    await refusal_of(await begins(port, {"capture": "the first half", "more": True}))
+
+
 async def sends_without_end(port: int) -> None:
-    task = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
-    await task.receive(soon())
+    task = await begins(port)
     with contextlib.suppress(WireError):
         while True:
             await task.send({"capture": " " * 100_000, "more": True}, soon())
     task.close()
 
 
-@each_row(("greets", "rank"), [(False, None), (True, 1)])
-def test_who_is_still_connected_and_has_not_come_is_told(greets: bool, rank: int | None, tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Gathering:
-        if greets:
-            task = await wire.connect("127.0.0.1", port, TOKEN, soon())
-            await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
-            await task.receive(soon())
-            hang_up = task.close
-        else:
-            hang_up = (await asyncio.open_connection("127.0.0.1", port))[1].close
-        gathering = await coordinator.gather(soon(0.2))
-        hang_up()
-        return gathering
-
-    gathering = with_coordinator(tmp_path, 2, scene)
-    assert [(each.kind, each.node_rank) for each in gathering.troubles] == [("silent", rank)]
-
-
 async def refusal_of(task: wire.Wire) -> None:
-    with contextlib.suppress(WireError):
-        await task.receive(soon())
-    task.close()
+    try:
+        with contextlib.suppress(WireError):
+            await task.receive(soon())
+    finally:
+        task.close()
 
 
 @each_row(
-    ("peer", "kind", "rank"),
+    ("peer", "kinds", "rank"),
     [
-        (babbles, "foreign", None),
-        (says_nothing, "silent", None),
-        (hangs_up, "reset", None),
-        (has_another_token, "stranger", None),
-        (sends_too_much, "too-big", None),
-        (sends_no_hello, "garbled", None),
-        (stops_half_way, "silent", 1),
-        (sends_without_end, "too-big", 1),
+        (babbles, ["foreign"], None),
+        (says_nothing, ["silent"], None),
+        (hangs_up, ["reset"], None),
+        (has_another_token, ["stranger"], None),
+        (sends_too_much, ["too-big"], None),
+        (sends_no_hello, ["garbled"], None),
+        (has_a_long_name, ["reset", "garbled"], 1),
+        (stops_half_way, ["silent"], 1),
+        (sends_without_end, ["too-big"], 1),
     ],
 )
 def test_each_way_of_not_coming_is_told_apart(
-    peer: Peer, kind: str, rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, kinds: list[str], rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "_HELLO_S", 0.3)
-    monkeypatch.setattr(coordinator_module, "_TRANSFER_S", 0.5 if kind == "silent" else 5.0)
+    monkeypatch.setattr(module, "_HELLO_S", 0.3)
+    monkeypatch.setattr(module, "_TRANSFER_S", 0.5 if kinds == ["silent"] else 5.0)
     monkeypatch.setattr(bounds, "SENT_CAPTURE_CHARACTERS", 3_000_000)
 
     async def scene(coordinator: Coordinator, port: int) -> Gathering:
         await peer(port)
-        await until(lambda: coordinator._troubles)
+        await until(lambda: len(coordinator._troubles) == len(kinds))
         return await coordinator.gather(soon(0.0))
 
     gathering = with_coordinator(tmp_path, 2, scene)
-    assert [(each.peer, each.kind, each.node_rank) for each in gathering.troubles] == [("127.0.0.1", kind, rank)]
+    ranks = [None if rank is None else 1] * len(kinds)
+    assert [(each.peer, each.kind) for each in gathering.troubles] == [("127.0.0.1", kind) for kind in kinds]
+    assert [each.node_rank for each in gathering.troubles] == ranks
     assert not list(tmp_path.iterdir())
+
+
+@each_row(("greets", "rank", "words"), [(False, None, "sent nothing that"), (True, 1, "sent an incomplete capture")])
+def test_who_is_still_connected_and_has_not_come_is_told(
+    greets: bool, rank: int | None, words: str, tmp_path: Path
+) -> None:
+    async def scene(coordinator: Coordinator, port: int) -> Gathering:
+        hang_up = (await begins(port)).close if greets else (await asyncio.open_connection("127.0.0.1", port))[1].close
+        gathering = await coordinator.gather(soon(0.2))
+        hang_up()
+        return gathering
+
+    (trouble,) = with_coordinator(tmp_path, 2, scene).troubles
+    assert (trouble.kind, trouble.node_rank, words in trouble.detail) == ("silent", rank, True)
 
 
 def test_a_capture_that_the_disk_does_not_take_is_said(tmp_path: Path) -> None:
@@ -249,16 +267,15 @@ def test_a_capture_that_the_disk_does_not_take_is_said(tmp_path: Path) -> None:
         return await coordinator.gather(soon(0.2))
 
     (trouble,) = with_coordinator(tmp_path / "absent", 2, scene).troubles
-    assert "No such file" in trouble.detail
+    assert (trouble.kind, trouble.detail) == ("too-big", "cannot keep its capture: No such file or directory")
 
 
 def test_a_caller_that_stays_silent_does_not_hold_up_the_end(tmp_path: Path) -> None:
     async def scene(coordinator: Coordinator, port: int) -> float:
-        _, writer = await connected(port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
         run = asyncio.ensure_future(whole_run(port, hello(1)))
-        await coordinator.mesh(
-            {peer.hello.id: {} for peer in (await coordinator.gather(soon()), coordinator.peers)[1]}, soon()
-        )
+        await coordinator.gather(soon())
+        await coordinator.mesh({peer.hello.id: {} for peer in coordinator.peers}, soon())
         started = time.monotonic()
         await coordinator.leave({peer.hello.id: Leave(0) for peer in coordinator.peers}, soon(20))
         await run
@@ -268,63 +285,57 @@ def test_a_caller_that_stays_silent_does_not_hold_up_the_end(tmp_path: Path) -> 
     assert with_coordinator(tmp_path, 2, scene) < 5
 
 
-def test_too_few_descriptors_for_all_nodes_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "room_for", lambda wanted: 5)
+@each_row(("room", "kinds"), [(98, ["descriptors"]), (99, [])])
+def test_too_few_descriptors_for_all_nodes_is_said(
+    room: int, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "room_for", lambda wanted: room)
 
     async def scene(coordinator: Coordinator, port: int) -> Gathering:
         return await coordinator.gather(soon(0.0))
 
-    (trouble,) = with_coordinator(tmp_path, 100, scene).troubles
-    assert (trouble.kind, "ulimit -n" in trouble.detail) == ("descriptors", True)
+    troubles = with_coordinator(tmp_path, 100, scene).troubles
+    assert [each.kind for each in troubles if "raise ulimit -n" in each.detail] == kinds
 
 
-def test_a_port_that_is_taken_is_said_at_once(tmp_path: Path) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+def test_a_port_that_is_taken_or_denied_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("127.0.0.1", "0.0.0.0"):
+        with socket.socket() as other:
+            other.bind((address, 0))
+            other.listen()
+            with pytest.raises(CannotListen, match="another process listens on it") as caught:
+                bind_listener(other.getsockname()[1])
+        assert caught.value.kind == "taken"
+    real = module._bound
+    for number, kind in ((errno.EACCES, "denied"), (errno.EADDRNOTAVAIL, "address")):
 
-        async def scene(coordinator: Coordinator, port: int) -> Any:
-            return await Coordinator(TOKEN, 2, tmp_path, soon()).listen(other.getsockname()[1])
+        def fails(family: socket.AddressFamily, *_: object, number: int = number) -> socket.socket:
+            raise OSError(number, os.strerror(number))
 
-        with pytest.raises(CannotListen, match="another process listens") as caught:
-            with_coordinator(tmp_path, 2, scene)
-    assert caught.value.kind == "taken"
+        monkeypatch.setattr(module, "_bound", fails)
+        with pytest.raises(CannotListen, match=r"on port 80: ") as caught:
+            bind_listener(80)
+        assert caught.value.kind == kind
 
+    def without_ipv6(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, address, port)
 
-def test_calls_by_ipv6_and_ipv4_reach_the_same_port(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Any:
-        tasks = [await wire.connect(address, port, TOKEN, soon()) for address in ("127.0.0.1", "::1")]
-        for task in tasks:
-            task.close()
-        return len(tasks)
-
-    assert with_coordinator(tmp_path, 2, scene) == 2
-
-
-def test_the_clocks_of_one_machine_agree(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Any:
-        worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, soon()))
-        await worker.join(hello(1), "{}\n", soon())
-        seen = await worker.clock(soon())
-        worker.close()
-        return seen
-
-    seen = with_coordinator(tmp_path, 2, scene)
-    assert 0 < seen.rtt_s < 2
-    assert abs(seen.offset_s) <= seen.rtt_s
+    monkeypatch.setattr(module, "_bound", without_ipv6)
+    with bind_listener(0) as sock:
+        assert sock.getsockname()[0] == "0.0.0.0"
 
 
-def test_a_clock_that_is_ahead_has_a_positive_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "time", _Late())
-
-    async def scene(coordinator: Coordinator, port: int) -> Any:
-        worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, soon()))
-        await worker.join(hello(1), "{}\n", soon())
-        seen = await worker.clock(soon())
-        worker.close()
-        return seen
-
-    assert 100 < with_coordinator(tmp_path, 2, scene).offset_s < 140
+def test_a_port_takes_both_families_and_can_be_had_again_at_once() -> None:
+    with bind_listener(0) as first:
+        port = first.getsockname()[1]
+        first.setblocking(True)
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, port)) as caller, first.dup():
+                first.accept()[0].close()
+                caller.recv(1)
+    bind_listener(port).close()
 
 
 class _Late:
@@ -335,6 +346,40 @@ class _Late:
     @staticmethod
     def time() -> float:
         return time.time() - 120
+
+
+@each_row(("clock", "ahead_s"), [(time, 0.0), (_Late, 120.0)])
+def test_the_clock_of_a_node_is_compared_with_rank_0s(
+    clock: Any, ahead_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", clock)
+
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, soon()))
+        await worker.join(hello(1), "{}\n", soon())
+        seen = await worker.clock(soon())
+        worker.close()
+        return seen
+
+    seen = with_coordinator(tmp_path, 2, scene)
+    assert 0 < seen.rtt_s < 2
+    assert seen.offset_s == pytest.approx(ahead_s, abs=seen.rtt_s)
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2000, reason="ulimit -Hn is too low")
+@each_row(
+    ("limits", "wanted", "expected"),
+    [((300, 2000), 1000, (1000, 1256)), ((300, 900), 1000, (644, 900)), ((2000, 2000), 10, (10, 2000))],
+)
+def test_the_soft_limit_of_files_is_raised_as_far_as_is_needed_and_no_farther(
+    limits: tuple[int, int], wanted: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = list(limits)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(now))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: now.__setitem__(slice(None), pair))
+    assert (room_for(wanted), now[0]) == expected
+    now[:] = [limits[0], resource.RLIM_INFINITY]
+    assert room_for(wanted) == wanted
 
 
 json_values = st.recursive(
@@ -356,7 +401,7 @@ def test_no_message_of_a_member_breaks_the_hub(
 ) -> None:
     failures: list[dict[str, Any]] = []
 
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+    async def scene(coordinator: Coordinator, port: int) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
         task = await wire.connect("127.0.0.1", port, TOKEN, soon())
         with contextlib.suppress(WireError):
@@ -364,17 +409,55 @@ def test_no_message_of_a_member_breaks_the_hub(
                 await task.send(message, soon())
         task.close()
         await until(lambda: not coordinator._admission.callers)
-        return await whole_and_well(coordinator, port)
+        worker = await arrive(port, hello(3, "well"))
+        await until(lambda: any(peer.hello.name == "well" and peer.settled for peer in coordinator.peers))
+        worker.close()
+        json.dumps([trouble.detail for trouble in (await coordinator.gather(soon(0.0))).troubles])
 
     for left in tmp_path.iterdir():
         left.unlink()
-    assert with_coordinator(tmp_path, 4, scene)
+    with_coordinator(tmp_path, 4, scene)
     assert not failures
 
 
-async def whole_and_well(coordinator: Coordinator, port: int) -> bool:
-    worker = await arrive(port, hello(3, "well"))
-    await until(lambda: any(peer.hello.name == "well" and peer.settled for peer in coordinator.peers))
-    worker.close()
-    json.dumps([trouble.detail for trouble in (await coordinator.gather(soon(0.0))).troubles])
-    return True
+NODES, CAPTURE_BYTES, HELPERS = 512, 100_000, 2
+CROWD = """
+import asyncio, sys
+from rendezvous_lab import hello, whole_run
+port, first, count, nbytes = map(int, sys.argv[1:])
+async def main():
+    ranks = range(first, first + count)
+    runs = [whole_run(port, hello(rank), "x" * nbytes, 230.0) for rank in ranks if rank % 50]
+    print(sum(leave.exit_code for leave in await asyncio.gather(*runs)))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 512, reason="ulimit -Hn is too low")
+def test_a_few_bad_peers_among_hundreds_cost_the_others_nothing(tmp_path: Path) -> None:
+    """Every fiftieth one babbles, says nothing or stops within its capture. Nothing is timed."""
+    good = [rank for rank in range(1, NODES) if rank % 50]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))}
+
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        ways: tuple[Peer, ...] = (babbles, says_nothing, stops_half_way)
+        bad = [asyncio.ensure_future(ways[rank // 50 % 3](port)) for rank in range(50, NODES, 50)]
+        crowds = []
+        for first in range(0, NODES, NODES // HELPERS):
+            numbers = map(str, (port, first, NODES // HELPERS, CAPTURE_BYTES))
+            line = [sys.executable, "-c", CROWD, *numbers]
+            crowds.append(await asyncio.create_subprocess_exec(*line, stdout=subprocess.PIPE, env=environment))
+        await until(lambda: sum(peer.settled for peer in coordinator.peers) == len(good), 240.0, 0.2)
+        gathering, samples = await judged(coordinator, 0.1, 200.0)
+        told = [int((await crowd.communicate())[0]) for crowd in crowds]
+        for each in bad:
+            each.cancel()
+        await asyncio.gather(*bad, return_exceptions=True)
+        return gathering, samples, sum(told)
+
+    gathering, samples, told = with_coordinator(tmp_path, NODES, scene)
+    assert (len(samples), told) == (len(good), sum(good))
+    assert {path.stat().st_size for path in tmp_path.iterdir()} == {CAPTURE_BYTES}
+    assert {trouble.kind for trouble in gathering.troubles} >= {"foreign"}

@@ -5,12 +5,10 @@ import contextlib
 import random
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from ncclprobe.cluster.rendezvous import reach as module
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.reach import addresses_of, find, source_towards
 from ncclprobe.facts.reach import Reach
+from ncclprobe.model import bounds
 from ncclprobe.wire import Wire
 from tests.each_row import each_row
 
@@ -87,25 +86,20 @@ def test_a_hub_that_starts_later_is_found_and_what_was_before_is_kept(tmp_path: 
     assert 1 < reach.tries < 40
 
 
-def test_a_port_that_stays_closed_is_refused_at_the_deadline() -> None:
+def test_a_port_that_stays_closed_is_refused_and_a_queue_that_never_answers_is_filtered() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         reach = reached("127.0.0.1", held.getsockname()[1])
     assert (reach.outcome, reach.seen) == ("refused", ("refused",))
     assert 2 <= reach.tries < 40
-
-
-def test_a_queue_that_never_answers_is_filtered() -> None:
-    with socket.socket() as full:
+    with contextlib.ExitStack() as stack:
+        full, *crowd = [stack.enter_context(socket.socket()) for _ in range(5)]
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        crowd = [socket.socket() for _ in range(4)]
         for each in crowd:
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         assert reached("127.0.0.1", full.getsockname()[1]).outcome == "filtered"
-        for each in crowd:
-            each.close()
 
 
 IN_A_NETWORK_OF_ITS_OWN = """
@@ -179,32 +173,6 @@ def test_a_service_that_is_not_ours_is_called_a_few_times_only(tmp_path: Path) -
         assert reach.seconds < 20
 
 
-def test_a_tls_server_is_foreign() -> None:
-    """It takes our greeting for a broken record and says so in an alert, or hangs up."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-
-    def serve(listener: socket.socket) -> None:
-        while True:
-            try:
-                task, _ = listener.accept()
-            except OSError:
-                return
-            with task:
-                try:
-                    context.wrap_socket(task, server_side=True)
-                except OSError:
-                    continue
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        server = threading.Thread(target=serve, args=(listener,), daemon=True)
-        server.start()
-        assert reached("127.0.0.1", listener.getsockname()[1], 1.0).outcome in ("foreign", "hung-up")
-        listener.shutdown(socket.SHUT_RDWR)
-        server.join(5)
-
-
 def never(name: str) -> Sequence[str]:
     time.sleep(600)
     return ()
@@ -214,18 +182,21 @@ def fails(name: str) -> Sequence[str]:
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def test_a_name_that_does_not_resolve_is_tried_again_until_the_deadline() -> None:
-    reach = reached("no-such-host", 29500, resolve=fails)
-    assert (reach.outcome, reach.addresses) == ("resolve", ())
-    assert "no-such-host: Name or service not known" in reach.detail
-    assert reach.tries > 1
-    assert reached("\ud800" * 70, 29500).outcome == "resolve"
-
-
-def test_a_resolver_that_never_answers_is_left_behind() -> None:
-    reach = reached("slow", 29500, resolve=never)
-    assert (reach.outcome, "no answer from the resolver" in reach.detail) == ("resolve", True)
-    assert reach.seconds > 0.5
+@each_row(
+    ("target", "resolve", "words"),
+    [
+        ("no-such-host", fails, "no-such-host: Name or service not known"),
+        ("empty", lambda name: (), "empty: resolves to nothing"),
+        ("slow", never, "slow: no answer from the resolver"),
+        ("\ud800" * 70, addresses_of, ""),
+    ],
+)
+def test_a_name_that_does_not_resolve_is_tried_again_until_the_deadline(
+    target: str, resolve: Callable[[str], Sequence[str]], words: str
+) -> None:
+    reach = reached(target, 29500, resolve=resolve)
+    assert (reach.outcome, reach.addresses, words in reach.detail) == ("resolve", (), True), reach
+    assert reach.tries > 1 or (resolve is never and reach.seconds > 0.5)
 
 
 def test_of_several_addresses_the_one_that_is_open_is_taken(tmp_path: Path) -> None:
@@ -250,15 +221,15 @@ def test_of_several_addresses_the_one_that_came_farthest_is_told() -> None:
     assert (reach.outcome, reach.address) == ("refused", "127.0.0.1")
 
 
-def test_localhost_resolves_to_loopback_and_its_source_is_known() -> None:
-    assert set(addresses_of("localhost")) <= {"127.0.0.1", "::1"}
-    assert source_towards("127.0.0.1", 1) == "127.0.0.1"
-    assert source_towards("::1", 1) == "::1"
-
-
-def test_no_time_is_no_try() -> None:
+def test_of_many_addresses_a_few_are_tried_and_without_time_none() -> None:
+    reach = reached(
+        "hub", 1, resolve=lambda name: [f"127.0.1.{number}" for number in range(bounds.RESOLVED_ADDRESSES + 1)]
+    )
+    assert len(reach.addresses) == bounds.RESOLVED_ADDRESSES
     reach = reached("127.0.0.1", 1, -1.0)
     assert (reach.tries, reach.outcome) == (0, "resolve")
+    assert set(addresses_of("localhost")) <= {"127.0.0.1", "::1"}
+    assert [source_towards(address, 1) for address in ("127.0.0.1", "::1")] == ["127.0.0.1", "::1"]
 
 
 @given(st.binary(max_size=120), st.booleans())

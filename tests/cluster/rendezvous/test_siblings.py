@@ -1,41 +1,44 @@
-"""The ranks of one node hand over what they know and leave together."""
+"""Within one node: its ranks hand over what they know and leave together; work on a thread; signals."""
 
 import asyncio
 import contextlib
 import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from rendezvous_lab import TOKEN, soon
 
+from ncclprobe.cluster.gather import interruptible
 from ncclprobe.cluster.rendezvous.messages import Leave
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over, socket_name
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.signals import Interrupted
 from ncclprobe.wire import WireError
 
+ROOT = Path(__file__).resolve().parents[3]
 
-def test_every_rank_is_heard_and_told_to_leave() -> None:
+
+def test_every_rank_is_heard_and_told_to_leave_and_who_does_not_come_is_known() -> None:
     async def run() -> tuple[dict[int, str], list[Leave]]:
-        ranks = [asyncio.ensure_future(hand_over(TOKEN, 5, rank, f"facts of {rank}", soon())) for rank in (1, 2, 3)]
+        known = {rank: f"facts of {rank}" for rank in (1, 2, 9)}  # 9 is none of this node
+        ranks = [asyncio.ensure_future(hand_over(TOKEN, 5, rank, text, soon(3))) for rank, text in known.items()]
         await asyncio.sleep(0.1)  # they may be there before local rank 0
         async with Siblings(TOKEN, 5, (1, 2, 3), soon()) as siblings:
-            texts = await siblings.gather(soon())
+            texts = await siblings.gather(soon(0.7))
             await siblings.leave(Leave(4, "bye"), soon())
-            return texts, list(await asyncio.gather(*ranks))
+            heard = await asyncio.gather(*ranks, return_exceptions=True)
+            return texts, [each for each in heard if isinstance(each, Leave)]
 
     texts, leaves = asyncio.run(run())
-    assert texts == {rank: f"facts of {rank}" for rank in (1, 2, 3)}
-    assert leaves == [Leave(4, "bye")] * 3
-
-
-def test_who_does_not_come_is_known_at_the_deadline() -> None:
-    async def run() -> dict[int, str]:
-        async with Siblings(TOKEN, 0, (1, 2), soon()) as siblings:
-            ranks = [asyncio.ensure_future(hand_over(TOKEN, 0, rank, "", soon(3))) for rank in (2, 9)]
-            texts = await siblings.gather(soon(0.5))
-            await siblings.leave(Leave(0), soon())
-            await asyncio.gather(*ranks, return_exceptions=True)
-            return texts
-
-    assert asyncio.run(run()) == {2: ""}
+    assert texts == {rank: f"facts of {rank}" for rank in (1, 2)}
+    assert leaves == [Leave(4, "bye")] * 2
 
 
 def test_another_token_has_another_door_and_cannot_enter_this_one() -> None:
@@ -66,15 +69,72 @@ def test_a_process_of_another_user_is_neither_heard_nor_believed(monkeypatch: py
     assert asyncio.run(run()) == {}
 
 
-def test_a_second_local_rank_0_is_refused() -> None:
+def test_a_second_local_rank_0_is_refused_and_one_that_never_comes_is_given_up() -> None:
     async def run() -> None:
         async with Siblings(TOKEN, 0, (1,), soon()), Siblings(TOKEN, 0, (1,), soon()):
             raise AssertionError
 
     with pytest.raises(OSError, match="in use"):
         asyncio.run(run())
-
-
-def test_a_local_rank_0_that_never_comes_is_given_up() -> None:
     with pytest.raises(WireError, match="is missing"):
         asyncio.run(hand_over(TOKEN, 0, 1, "", soon(0.3)))
+
+
+def test_work_on_a_thread_hands_on_what_it_returns_or_raises_and_is_left_behind_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert asyncio.run(run_in_thread(lambda: 7, soon())) == 7
+    for error in (OSError(2, "not there"), KeyError("a bug of ours"), AssertionError()):
+
+        def work(error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            asyncio.run(run_in_thread(work, soon()))
+    never = threading.Event()
+    with pytest.raises(TimeoutError):
+        asyncio.run(run_in_thread(lambda: never.wait(60), soon(0.1)))
+    never.set()
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(TimeoutError, match="cannot start a thread"):
+        asyncio.run(run_in_thread(lambda: 7, soon()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_node_0_while_it_waits_and_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    secret = {"NCCLPROBE_TOKEN": "a secret of this test", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe.doctor", "--backend", "gloo", *flags],
+        env={**os.environ, **secret}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as doctor:  # fmt: skip
+        end_s = time.monotonic() + 60.0
+        while time.monotonic() < end_s:
+            with socket.socket() as caller:
+                if caller.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.02)
+        doctor.send_signal(number)
+        out, err = doctor.communicate(timeout=60)
+    assert (doctor.returncode, out, err) == (128 + number, "", "ncclprobe: interrupted; nothing was judged\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cancellation_that_is_lost_on_its_way_is_made_again() -> None:
+    async def work() -> ExitCode:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for does where its result is there by then
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+        return ExitCode.OK
+
+    with pytest.raises(Interrupted):
+        asyncio.run(interruptible(work(), [signal.SIGUSR1]))

@@ -1,5 +1,6 @@
 """Processes of one run share a secret; those of another do not, and strangers cannot find it out."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -35,11 +36,12 @@ def test_a_given_token_is_taken_and_never_printed() -> None:
     assert found.proof.proved
 
 
-@pytest.mark.parametrize("given", ["qwerty", "changeme", "fifteen letters"])
+@each_row("given", ["qwerty", "changeme", "fifteen letters"])
 def test_a_token_that_can_be_guessed_is_refused_without_saying_it(given: str) -> None:
     with pytest.raises(UsageError, match="openssl rand") as caught:
         find_token({"NCCLPROBE_TOKEN": given}, LAUNCH)
     assert given not in str(caught.value).replace("16", "")
+    assert find_token({"NCCLPROBE_TOKEN": "sixteen  letters"}, LAUNCH).proof.proved
 
 
 def test_without_any_secret_nothing_is_proved_and_the_mark_keeps_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,50 +90,49 @@ def test_a_shared_home_has_a_file_that_all_nodes_of_a_user_read(shared_home: Pat
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
 
-def test_a_node_that_made_the_file_first_wins(shared_home: Path) -> None:
+def test_a_node_that_made_the_file_first_wins_and_a_file_that_is_there_is_taken(
+    shared_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = find_token({"HOME": str(shared_home)}, LAUNCH)
     token._write_secret(shared_home / ".config/ncclprobe/token")
+    monkeypatch.setattr(token, "is_shared", lambda home: False)
     assert find_token({"HOME": str(shared_home)}, LAUNCH).key == first.key
+    alone = shared_home / "alone"
+    alone.mkdir()
+    assert find_token({"HOME": str(alone)}, LAUNCH).unproven  # the home of one machine gets no file
+    assert list(alone.iterdir()) == []
+    (alone / ".config").touch()  # and one that cannot be written is as none
+    monkeypatch.setattr(token, "is_shared", lambda home: True)
+    assert find_token({"HOME": str(alone)}, LAUNCH).unproven
 
 
-def test_a_home_of_one_machine_gets_no_file_but_one_that_is_there_is_taken(tmp_path: Path) -> None:
-    assert find_token({"HOME": str(tmp_path)}, LAUNCH).unproven
-    assert list(tmp_path.iterdir()) == []
-    token._write_secret(tmp_path / ".config/ncclprobe/token")
-    assert find_token({"HOME": str(tmp_path)}, LAUNCH).proof.proved
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
-def test_a_file_that_others_can_read_or_write_is_refused(mode: int, shared_home: Path) -> None:
-    find_token({"HOME": str(shared_home)}, LAUNCH)
-    path = shared_home / ".config/ncclprobe/token"
-    path.chmod(mode)
+@each_row("mode", [0o644, 0o640, 0o602, 0o600])
+def test_a_file_that_others_can_read_or_write_or_that_is_anothers_is_refused(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token, "is_shared", lambda home: True)
+    find_token({"HOME": str(tmp_path)}, LAUNCH)
+    (tmp_path / ".config/ncclprobe/token").chmod(mode)
+    if mode == 0o600:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
     with pytest.raises(UsageError, match="other users"):
-        find_token({"HOME": str(shared_home)}, LAUNCH)
+        find_token({"HOME": str(tmp_path)}, LAUNCH)
 
 
-def test_a_file_of_another_user_is_refused(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find_token({"HOME": str(shared_home)}, LAUNCH)
-    monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    with pytest.raises(UsageError, match="other users"):
-        find_token({"HOME": str(shared_home)}, LAUNCH)
-
-
-def test_a_link_in_its_place_is_not_followed_and_an_empty_file_is_no_secret(shared_home: Path) -> None:
-    path = shared_home / ".config/ncclprobe/token"
+@each_row(("characters", "fits"), [(0, False), (31, False), (32, True)])
+def test_a_short_file_is_no_secret_and_a_link_in_its_place_is_not_followed(
+    characters: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".config/ncclprobe/token"
     path.parent.mkdir(parents=True)
-    (shared_home / "bait").write_text("0" * 64)
-    path.symlink_to(shared_home / "bait")
-    assert find_token({"HOME": str(shared_home)}, LAUNCH).unproven
-    path.unlink()
     path.touch(0o600)
-    with pytest.raises(UsageError, match="no secret"):
-        find_token({"HOME": str(shared_home)}, LAUNCH)
-
-
-def test_a_home_that_cannot_be_written_is_as_none(shared_home: Path) -> None:
-    (shared_home / ".config").touch()
-    assert find_token({"HOME": str(shared_home)}, LAUNCH).unproven
+    path.write_text("0" * characters)
+    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match="no secret"):
+        assert find_token({"HOME": str(tmp_path)}, LAUNCH).proof.proved
+    path.unlink()
+    (tmp_path / "bait").write_text("0" * 64)
+    path.symlink_to(tmp_path / "bait")
+    assert find_token({"HOME": str(tmp_path)}, LAUNCH).unproven
 
 
 MOUNTS = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
