@@ -21,6 +21,7 @@ from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
+from tests import test_topology
 
 Rows = Iterator[tuple[str, object]]
 
@@ -189,6 +190,17 @@ def _xml_inputs() -> Rows:
         yield each.name, system_in(each.xml(), each.name, each.product, None, network=each.nodes > 1)
 
 
+def _path_inputs() -> Rows:
+    """The distances of machines by their links, NUMA nodes and the places of their NICs, with relays and near NICs."""
+    for name, found in test_topology.scenes():
+        told = ["_".join(test_topology.words(found, gpu).replace(",", "").split()) for gpu in found.gpus]
+        near = [f"{gpu}:{'/'.join(found.near(gpu))}" for gpu in found.gpus]
+        yield (
+            name,
+            (*told, *near, *(f"{one}-{other}:{word}" for (one, other), word in found.smi.items() if one[0] == "N")),
+        )
+
+
 _OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
 _SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
          "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10", "NVIDIA GB300",
@@ -234,6 +246,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "sockets": _socket_inputs,
     "network": _network_inputs,
     "recognised": _recognised_inputs,
+    "paths": _path_inputs,
     "boxes": _boxes_inputs,
     "xml": _xml_inputs,
     "assumed": _assumed_inputs,

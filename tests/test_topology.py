@@ -1,6 +1,10 @@
-"""Distances between GPUs and NICs, by NCCL's rules and in nvidia-smi's words."""
+"""Distances between GPUs and NICs, by NCCL's rules and in nvidia-smi's words.
 
-from collections.abc import Sequence
+The distances of all machines of `scenes` are kept in tests/data/command_values/paths.txt.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from fake_sysfs import BRIDGE, GPU_3D, INFINIBAND, NVSWITCH, Sysfs, two_sockets
@@ -13,12 +17,15 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PciPosition, pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.paths import PathType, Topology, machine_topology, topology, tree_word
+from ncclprobe.nccl.paths import PathType, Topology, connected, machine_topology, topology, tree_word
 from tests.each_row import each_row
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")
 LEGEND = {"PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": PHB, "SYS": SYS}
+AWAY = "ffff:ff:ff.0"
+"""The end of a link to an NVSwitch that this machine does not show."""
+Links = Mapping[str, Sequence[str]]
 
 
 def device(
@@ -27,139 +34,146 @@ def device(
     return Device(address, Identity(class_code, vendor, 0), place, NOT_READ, numa)
 
 
+def nic(address: str, place: PciPosition | Absent, numa: int | Absent = 0) -> Device:
+    return device(address, INFINIBAND, place, numa, 0x15B3)
+
+
 def machine(*devices: Device, bridges: Sequence[Bridge] = ()) -> Pci:
     return Pci({d.address: d for d in devices}, {b.address: b for b in bridges})
 
 
-def flat(gpus: int, per_socket: int, nics: int = 0) -> tuple[Pci, dict[str, str], dict[str, str]]:
+def distances(
+    *devices: Device, links: Links | None = None, c2c: Sequence[str] = (), bridges: Sequence[Bridge] = ()
+) -> Topology:
+    """GPUs and NICs of a machine go by the addresses of its devices, in upper case."""
+    kinds = {
+        kind: {d.address.upper(): d.address for d in devices if d.identity.kind == kind} for kind in ("gpu", "nic")
+    }
+    return topology(machine(*devices, bridges=bridges), kinds["gpu"], kinds["nic"], links, c2c)
+
+
+def flat(gpus: int, per_socket: int, nics: int = 0) -> list[Device]:
     """GPUs, each with its own root bus, and `nics` NICs, NIC n behind one switch with GPU n."""
-    names, cards, found = {}, {}, []
-    for n in range(gpus):
-        place, numa = PciPosition(f"pci{n:04x}:00", (f"r{n}", f"u{n}", f"d{n}")), n // per_socket
-        found.append(device(f"g{n}", GPU_3D, place, numa))
-        names[f"GPU{n}"] = f"g{n}"
-        if n < nics:
-            found.append(device(f"n{n}", INFINIBAND, place._replace(bridges=(f"r{n}", f"u{n}", f"e{n}")), numa, 0x15B3))
-            cards[f"mlx5_{n}"] = f"n{n}"
-    return machine(*found), names, cards
+    places = [PciPosition(f"pci{n:04x}:00", (f"r{n}", f"u{n}", f"d{n}")) for n in range(gpus)]
+    found = [device(f"g{n}", GPU_3D, place, n // per_socket) for n, place in enumerate(places)]
+    below = [place._replace(bridges=(*place.bridges[:2], f"e{n}")) for n, place in enumerate(places[:nics])]
+    return found + [nic(f"n{n}", place, n // per_socket) for n, place in enumerate(below)]
 
 
-def nvswitched(gpus: dict[str, str], links: int = 18) -> dict[str, tuple[str, ...]]:
-    """Every GPU's links lead to NVSwitches that this machine does not show."""
-    return dict.fromkeys(gpus.values(), ("ffff:ff:ff.0",) * links)
+def words(seen: Topology, one: str = "G0") -> str:
+    """From one device to each other: NCCL's path, the relay of PXN, and the word of nvidia-smi."""
+    found = []
+    for (a, b), path in seen.paths.items():
+        if a == one != b:
+            over = f">{seen.relays[a, b]}" if (a, b) in seen.relays else ""
+            found.append(f"{b} {path.name if path is not None else None}{over}/{seen.smi[a, b]}")
+    return ", ".join(found)
 
 
-def words(seen: Topology, one: str) -> dict[str, str]:
-    return {b: f"{path.name}/{seen.smi[a, b]}" for (a, b), path in seen.paths.items() if a == one and path is not None}
+SWITCHES = {f"g{n}": (AWAY,) * 18 for n in range(4)}
+LINKS: dict[str, Links] = {
+    "no links": {},
+    "switches": SWITCHES,
+    "a link less": {**SWITCHES, "g3": (AWAY,) * 17},
+    "a chain": {"g0": ("g1", "g1"), "g1": ("g0", "g0", "g2"), "g2": ("g1", "g3"), "g3": ("g2",)},
+    "pairs": {f"g{n}": (f"g{n ^ 1}",) * 4 for n in range(4)},
+    "a processor": {f"g{n}": ("npu",) * 3 for n in range(4)},
+}
+NUMA: dict[str, Mapping[str, int | Absent]] = {
+    "two nodes": {},
+    "G0 and N0 not read": {"g0": NOT_READ, "n0": NOT_READ},
+    "none read": {f"{kind}{n}": NOT_READ for kind in "gn" for n in range(4)},
+    "none named": {f"{kind}{n}": -1 for kind in "gn" for n in range(4)},
+}
+NPU = device("npu", 0x068001, PciPosition("pci0004:00"), vendor=0x1014)
 
 
-def test_a_tree_on_disk_gives_both_sets_of_words(tmp_path: Path) -> None:
-    tree = Sysfs(tmp_path)
+def scenes() -> Iterator[tuple[str, Topology]]:
+    """Four GPUs on two sockets with NICs beside them, far from them, or at their root, by links and NUMA nodes."""
+    for (linked, links), (read, numa), chips in product(LINKS.items(), NUMA.items(), ((), ("g0", "g1", "g2", "g3"))):
+        for where, nics in (("4 NICs", 4), ("1 NIC", 1), ("a far NIC", 1)):
+            devices = [replace(d, numa_node=numa.get(d.address, d.numa_node)) for d in flat(4, 2, nics)]
+            if where == "a far NIC":
+                devices[-1] = replace(devices[-1], place=PciPosition("pci00ff:00", ("r",)))
+            name = f"{linked}, {read}, {where}{', C2C' if chips else ''}"
+            yield name, distances(*devices, NPU, links=links, c2c=chips)
+
+
+SCENES = dict(scenes())
+SAME = "G1 {0}, G2 {0}, G3 {0}"
+
+
+@each_row(
+    ("name", "wanted"),
+    [
+        ("no links, two nodes, 4 NICs",
+         "G1 PHB/NODE, G2 SYS/SYS, G3 SYS/SYS, N0 PIX/PIX, N1 PHB/NODE, N2 SYS/SYS, N3 SYS/SYS"),
+        # The NIC of another GPU is reached over NVLink, and there is no relay without one or that is too far itself.
+        (
+            "switches, two nodes, 4 NICs",
+            f"{SAME.format('NVL/NV18')}, N0 PIX/PIX, N1 PHB>G1/NODE, N2 SYS>G2/SYS, N3 SYS>G3/SYS",
+        ),
+        ("switches, two nodes, a far NIC", f"{SAME.format('NVL/NV18')}, N0 PHB/NODE"),
+        ("a link less, two nodes, 1 NIC", "G1 NVL/NV18, G2 NVL/NV18, G3 NVL/NV17, N0 PIX/PIX"),
+        # A mesh relays over one GPU, but no further; POWER9 reaches its CPU over NVLink.
+        ("a chain, two nodes, 1 NIC", "G1 NVL/NV2, G2 NVB/SYS, G3 SYS/SYS, N0 PIX/PIX"),
+        ("a processor, two nodes, 1 NIC", "G1 NVL/NODE, G2 SYS/SYS, G3 SYS/SYS, N0 PIX/PIX"),
+        # A NUMA node that was not read makes only far paths unknown.
+        ("no links, G0 and N0 not read, 1 NIC", "G1 None/None, G2 None/None, G3 None/None, N0 PIX/PIX"),
+        ("no links, none read, 1 NIC", "G1 None/None, G2 None/None, G3 None/None, N0 PIX/PIX"),
+        ("no links, none named, 1 NIC", "G1 PHB/None, G2 PHB/None, G3 PHB/None, N0 PIX/PIX"),  # one CPU to NCCL
+        # Chip-to-chip links bring the CPU's NICs near, but not nearer than a switch.
+        ("no links, two nodes, a far NIC, C2C", "G1 C2C/NODE, G2 SYS/SYS, G3 SYS/SYS, N0 P2C/NODE"),
+        ("no links, two nodes, 1 NIC, C2C", "G1 C2C/NODE, G2 SYS/SYS, G3 SYS/SYS, N0 PIX/PIX"),
+    ],
+)  # fmt: skip
+def test_the_distances_from_the_first_gpu_are_nccls_and_nvidia_smis(name: str, wanted: str) -> None:
+    assert words(SCENES[name]) == wanted
+
+
+def test_pxn_is_a_path_and_the_nearest_nics_are_those_of_the_tree() -> None:
+    seen = SCENES["switches, two nodes, 4 NICs"]
+    assert [seen.path("G0", f"N{n}") for n in range(4)] == [PIX, PXN, PXN, PXN]
+    assert (seen.near("G0"), SCENES["no links, G0 and N0 not read, 4 NICs"].near("G1")) == (("N0",), ("N1",))
+    assert LOC < NVL < NVB < C2C < PIX < PXB < P2C < PXN < PHB < SYS
+
+
+def test_a_tree_on_disk_gives_both_sets_of_words_and_nvswitches_on_the_bus_are_one(tmp_path: Path) -> None:
+    tree = Sysfs(tmp_path / "one")
     names = two_sockets(tree)
     gpus = {name: address for name, address in names.items() if name.startswith("GPU")}
-    nics = {name: address for name, address in names.items() if name not in gpus}
-    seen = topology(pci.run(tree.finish()), gpus, nics)
-    far = dict.fromkeys(("GPU2", "GPU3", "mlx5_2", "mlx5_3"), "SYS/SYS")
-    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "PXB/PXB", "mlx5_0": "PIX/PIX", "mlx5_1": "PHB/NODE", **far}
-    assert seen.smi["mlx5_0", "mlx5_1"] == "NODE"
-    assert seen.smi["mlx5_0", "mlx5_3"] == "SYS"
+    seen = topology(pci.run(tree.finish()), gpus, {name: names[name] for name in names if name not in gpus})
+    far = ", ".join(f"{name} SYS/SYS" for name in ("GPU2", "GPU3", "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"))
+    far = far.replace("mlx5_0 SYS/SYS", "mlx5_0 PIX/PIX").replace("mlx5_1 SYS/SYS", "mlx5_1 PHB/NODE")
+    assert words(seen, "GPU0") == f"GPU1 PXB/PXB, {far}"
+    assert (seen.smi["mlx5_0", "mlx5_1"], seen.smi["mlx5_0", "mlx5_3"]) == ("NODE", "SYS")
     assert [seen.near(gpu) for gpu in gpus] == [("mlx5_0",), ("mlx5_0",), ("mlx5_2",), ("mlx5_2",)]
-
-
-def test_a_guest_that_shows_one_flat_bus_is_phb_everywhere() -> None:
-    found = [device(f"0000:00:0{n}.0", GPU_3D, PciPosition("pci0000:00"), -1) for n in (5, 6)]
-    seen = topology(machine(*found), {"GPU0": found[0].address, "GPU1": found[1].address}, {})
-    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "PHB/PHB"}
-
-
-def test_two_functions_of_one_card_share_every_bridge() -> None:
-    place = PciPosition("pci0000:00", ("r", "u", "d"))
-    found = [device(f"c.{n}", INFINIBAND, place, vendor=0x15B3) for n in range(2)]
-    assert topology(machine(*found), {}, {"mlx5_0": "c.0", "mlx5_1": "c.1"}).smi["mlx5_0", "mlx5_1"] == "PIX"
-
-
-def test_nvswitches_make_every_pair_nvl_and_count_the_links() -> None:
-    tree, gpus, _ = flat(8, 4)
-    links = nvswitched(gpus)
-    links["g3"] = links["g3"][:17]
-    seen = topology(tree, gpus, {}, links)
-    assert {seen.paths["GPU0", f"GPU{n}"] for n in range(1, 8)} == {NVL}
-    assert (seen.smi["GPU0", "GPU7"], seen.smi["GPU0", "GPU3"], seen.smi["GPU3", "GPU0"]) == ("NV18", "NV17", "NV17")
-
-
-def test_nvswitches_on_the_bus_are_the_same_one_to_nccl(tmp_path: Path) -> None:
-    tree = Sysfs(tmp_path)
+    tree = Sysfs(tmp_path / "two")
     switches = [tree.pci(f"pci0000:00/0000:00:0{n}.0", NVSWITCH) for n in (1, 2)]
-    gpus = [tree.pci(f"pci0000:00/0000:00:0{n}.0", GPU_3D) for n in (3, 4)]
-    links = {gpus[0]: (switches[0],) * 6, gpus[1]: (switches[1],) * 6}
-    seen = topology(pci.run(tree.finish()), {"GPU0": gpus[0], "GPU1": gpus[1]}, {}, links)
-    assert words(seen, "GPU0")["GPU1"] == "NVL/NV6"
+    ends = [tree.pci(f"pci0000:00/0000:00:0{n}.0", GPU_3D) for n in (3, 4)]
+    links = {ends[0]: (switches[0],) * 6, ends[1]: (switches[1],) * 6}
+    joined = topology(pci.run(tree.finish()), {"GPU0": ends[0], "GPU1": ends[1]}, {}, links)
+    assert words(joined, "GPU0") == "GPU1 NVL/NV6"
 
 
-def test_a_cube_mesh_relays_over_one_gpu_but_no_further() -> None:
-    tree, gpus, _ = flat(4, 2)
-    chain = {"g0": ("g1", "g1"), "g1": ("g0", "g0", "g2"), "g2": ("g1", "g3"), "g3": ("g2",)}
-    seen = topology(tree, gpus, {}, chain)
-    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "NVL/NV2", "GPU2": "NVB/SYS", "GPU3": "SYS/SYS"}
+BUS, NEAR = PciPosition("pci0000:00"), PciPosition("pci0000:00", ("r", "u", "d"))
+DEEP = PciPosition("pci0000:00", ("r", "u", "e", "v", "f"))
 
 
-def test_power9_reaches_its_cpu_over_nvlink_and_the_other_socket_over_both() -> None:
-    npu = device("npu", 0x068001, PciPosition("pci0004:00"), vendor=0x1014)
-    tree, gpus, _ = flat(3, 2)
-    seen = topology(machine(*tree.devices.values(), npu), gpus, {}, dict.fromkeys(gpus.values(), ("npu",) * 3))
-    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "NVL/NODE", "GPU2": "SYS/SYS"}
-
-
-def test_a_nic_of_another_gpu_is_reached_over_nvlink() -> None:
-    tree, gpus, nics = flat(4, 2, nics=4)
-    seen = topology(tree, gpus, nics, nvswitched(gpus))
-    assert words(seen, "GPU0") | {"GPU0": ""} == {
-        "GPU0": "",
-        **dict.fromkeys(("GPU1", "GPU2", "GPU3"), "NVL/NV18"),
-        "mlx5_0": "PIX/PIX",
-        "mlx5_1": "PHB/NODE",
-        "mlx5_2": "SYS/SYS",
-        "mlx5_3": "SYS/SYS",
-    }
-    assert [seen.path("GPU0", f"mlx5_{n}") for n in range(4)] == [PIX, PXN, PXN, PXN]
-    assert seen.relays["GPU0", "mlx5_3"] == "GPU3"
-    assert seen.near("GPU0") == ("mlx5_0",)
-
-
-def test_without_nvlink_there_is_no_relay() -> None:
-    tree, gpus, nics = flat(4, 2, nics=4)
-    seen = topology(tree, gpus, nics)
-    assert seen.relays == {}
-    assert seen.path("GPU0", "mlx5_3") is SYS
-
-
-def test_a_gpu_too_far_from_the_nic_is_no_relay() -> None:
-    tree, gpus, nics = flat(2, 2, nics=1)
-    lone = replace(tree.devices["n0"], place=PciPosition("pci00ff:00", ("r",)))
-    seen = topology(machine(*{**tree.devices, "n0": lone}.values()), gpus, nics, nvswitched(gpus))
-    assert (seen.relays, seen.path("GPU0", "mlx5_0")) == ({}, PHB)
-
-
-def test_a_gpu_that_shares_a_switch_with_the_nic_needs_no_relay() -> None:
-    near, deep = PciPosition("pci0000:00", ("r", "u", "d")), PciPosition("pci0000:00", ("r", "u", "e", "v", "f"))
-    found = [device("g0", GPU_3D, near), device("g1", GPU_3D, deep), device("n", INFINIBAND, near, vendor=0x15B3)]
-    gpus = {"GPU0": "g0", "GPU1": "g1"}
-    seen = topology(machine(*found), gpus, {"mlx5_0": "n"}, nvswitched(gpus))
-    assert (seen.relays, seen.path("GPU1", "mlx5_0")) == ({}, PXB)
-
-
-def test_a_nic_behind_the_gpus_own_switch_is_nearer_than_chip_to_chip() -> None:
-    tree, gpus, nics = flat(1, 1, nics=1)
-    assert topology(tree, gpus, nics, c2c=gpus.values()).paths["GPU0", "mlx5_0"] is PIX
-
-
-def test_chip_to_chip_links_bring_the_cpus_nics_near() -> None:
-    tree, gpus, _ = flat(2, 1)
-    cards = [device(f"n{n}", INFINIBAND, PciPosition(f"pci00f{n}:00", ("r",)), n, 0x15B3) for n in range(2)]
-    nics = {"mlx5_0": "n0", "mlx5_1": "n1"}
-    seen = topology(machine(*tree.devices.values(), *cards), gpus, nics, c2c=gpus.values())
-    assert [seen.paths["GPU0", nic] for nic in nics] == [P2C, SYS]
-    assert [seen.paths["GPU1", nic] for nic in nics] == [SYS, P2C]
+@each_row(
+    ("devices", "links", "wanted"),
+    [
+        # A guest that shows one flat bus is PHB everywhere, and functions of a card share every bridge.
+        ([device("g0", GPU_3D, BUS, -1), device("g1", GPU_3D, BUS, -1)], {}, "G1 PHB/PHB"),
+        ([device("g0", GPU_3D, NEAR), nic("n0", NEAR), nic("n1", NEAR)], {}, "N0 PIX/PIX, N1 PIX/PIX"),
+        # A GPU that shares a switch with the NIC needs no relay.
+        ([device("g0", GPU_3D, DEEP), device("g1", GPU_3D, NEAR), nic("n", NEAR)], SWITCHES, "G1 NVL/NV18, N PXB/PXB"),
+        # Devices that are not on the bus have no distance.
+        ([device("g0", GPU_3D, NEAR), nic("n", NOT_READ)], {}, "N None/None"),
+    ],
+)
+def test_places_decide_between_bridges(devices: list[Device], links: Links, wanted: str) -> None:
+    assert words(distances(*devices, links=links)) == wanted
 
 
 def broadcom(address: str, chip: int, board: int) -> Bridge:
@@ -172,29 +186,21 @@ def broadcom(address: str, chip: int, board: int) -> Bridge:
         ((0xC010, 0xA096), (0xC010, 0xA096), PIX),  # Gen 4: both levels look alike
         ((0xC030, 0x0144), (0xC030, 0x1144), PIX),  # Gen 5: the board's id tells them apart
         ((0xC030, 0x1144), (0xC030, 0x0144), PXB),
+        ((0xC030, 0x0144), (0xC030, 0x0144), PXB),
         ((0xC010, 0xA096), (0xC030, 0x1144), PXB),
         ((0xC010, 0xB096), (0xC010, 0xB096), PXB),
     ],
 )
-def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl(
+def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl_and_a_third_is_another(
     upper: tuple[int, int], lower: tuple[int, int], path: PathType
 ) -> None:
-    found = [
-        device(name, GPU_3D, PciPosition("pci0000:00", ("r", "u", f"d{name}", f"v{name}", f"e{name}"))) for name in "ab"
-    ]
-    bridges = [broadcom("u", *upper), *(broadcom(f"v{name}", *lower) for name in "ab")]
-    seen = topology(machine(*found, bridges=bridges), {"GPU0": "a", "GPU1": "b"}, {})
-    assert (seen.paths["GPU0", "GPU1"], seen.smi["GPU0", "GPU1"]) == (path, "PXB")
-
-
-def test_a_third_level_of_broadcom_switches_stays_a_level() -> None:
+    pair = [device(f"g{n}", GPU_3D, PciPosition("pci0000:00", ("r", "u", f"d{n}", f"v{n}", f"e{n}"))) for n in range(2)]
+    below = [broadcom("u", *upper), *(broadcom(f"v{n}", *lower) for n in range(2))]
+    assert words(distances(*pair, bridges=below)) == f"G1 {path.name}/PXB"
     chain = ("r", "u", "d", "v", "e", "w", "f")
-    found = [
-        device("a", GPU_3D, PciPosition("pci0000:00", chain)),
-        device("b", GPU_3D, PciPosition("pci0000:00", chain[:5])),
-    ]
-    seen = topology(machine(*found, bridges=[broadcom(n, 0xC010, 0xA096) for n in "uvw"]), {"A": "a", "B": "b"}, {})
-    assert seen.paths["A", "B"] is PXB
+    three = [device(f"g{n}", GPU_3D, PciPosition("pci0000:00", chain[:end])) for n, end in enumerate((7, 5))]
+    switches = [broadcom("u", *upper), broadcom("v", *lower), broadcom("w", *lower)]
+    assert words(distances(*three, bridges=switches)) == "G1 PXB/PXB"
 
 
 @each_row(
@@ -212,40 +218,6 @@ def test_bridges_below_the_last_shared_one_are_counted(one: tuple[str, ...], oth
     assert tree_word(*pair) == word
 
 
-def test_a_numa_node_that_was_not_read_makes_only_far_paths_unknown() -> None:
-    tree, gpus, nics = flat(2, 1, nics=2)
-    blind = {name: replace(d, numa_node=NOT_READ) if name in ("g0", "n0") else d for name, d in tree.devices.items()}
-    seen = topology(machine(*blind.values()), gpus, nics)
-    assert [seen.paths["GPU0", other] for other in ("GPU1", "mlx5_0", "mlx5_1")] == [None, PIX, None]
-    assert [seen.smi["GPU0", other] for other in ("GPU1", "mlx5_0", "mlx5_1")] == [None, "PIX", None]
-    assert (seen.near("GPU0"), seen.near("GPU1")) == (("mlx5_0",), ("mlx5_1",))
-
-
-def test_two_numa_nodes_that_were_not_read_are_not_taken_for_the_same() -> None:
-    tree, gpus, _ = flat(2, 1)
-    blind = [replace(d, numa_node=NOT_READ) for d in tree.devices.values()]
-    assert topology(machine(*blind), gpus, {}).paths["GPU0", "GPU1"] is None
-
-
-def test_firmware_that_names_no_numa_node_is_one_cpu_to_nccl_and_no_word_of_nvidia_smi() -> None:
-    tree, gpus, _ = flat(2, 1)
-    silent = [replace(d, numa_node=-1) for d in tree.devices.values()]
-    seen = topology(machine(*silent), gpus, {})
-    assert (seen.paths["GPU0", "GPU1"], seen.smi["GPU0", "GPU1"]) == (PHB, None)
-
-
-def test_devices_that_are_not_on_the_bus_have_no_distance() -> None:
-    tree, gpus, _ = flat(1, 1)
-    lost = device("n", INFINIBAND, NOT_READ)
-    seen = topology(machine(*tree.devices.values(), lost), gpus, {"rxe0": "", "mlx5_0": "n", "mlx5_1": "unheard"})
-    assert {seen.paths["GPU0", nic] for nic in seen.nics} == {None}
-    assert seen.near("GPU0") == ()
-
-
-def test_path_types_are_ordered_as_in_nccl() -> None:
-    assert LOC < NVL < NVB < C2C < PIX < PXB < P2C < PXN < PHB < SYS
-
-
 PORTS = st.lists(st.integers(0, 1), max_size=4)
 PLACES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), PORTS), min_size=2, max_size=5)
 
@@ -261,11 +233,9 @@ def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
         for port in [*ports, f"end{n}"] if ports else []:
             bridges += [f"{way}u", f"{way}u{port}"]
             way = f"{way}u{port}"
-        found.append(device(f"g{n}", GPU_3D, PciPosition(f"pci{socket}.{root}", tuple(bridges)), socket))
-        if not ports:  # alone below a root port of its own
-            found[n] = replace(found[n], place=PciPosition(f"pci{socket}.{root}", (f"{way}.{n}",)))
-    gpus = {d.address.upper(): d.address for d in found}
-    seen = topology(machine(*found), gpus, {})
+        own = tuple(bridges) if ports else (f"{way}.{n}",)  # alone below a root port of its own
+        found.append(device(f"g{n}", GPU_3D, PciPosition(f"pci{socket}.{root}", own), socket))
+    seen = distances(*found)
     for (one, other), path in seen.paths.items():
         word = seen.smi[one, other]
         assert path is (LOC if one == other else LEGEND[str(word)])
@@ -273,15 +243,15 @@ def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
         assert word == seen.smi[other, one]
 
 
-def test_a_machines_facts_give_names_links_and_chip_to_chip() -> None:
+def test_a_machines_facts_give_names_links_and_chip_to_chip_and_links_join_groups() -> None:
     card = device("0000:01:00.0", GPU_3D, PciPosition("pci0009:00", ("r",)))
-    nic = device("0000:02:00.0", INFINIBAND, PciPosition("pci0000:00", ("s",)), vendor=0x15B3)
+    port = nic("0000:02:00.0", PciPosition("pci0000:00", ("s",)))
     other = device("0000:03:00.0", GPU_3D, PciPosition("pci0008:00", ("t",)), numa=1)
     boards = (Gpu(0, "NVIDIA GB200", pci="00000000:01:00.0"), Gpu(1, lost="gone"), Gpu(2, pci="00000000:03:00.0"))
-    gpus = Gpus(boards, "570", (12, 8))
     switched = (NvLink(0, "active", remote="switch", remote_pci=NOT_READ), NvLink(1, "inactive"))
     links = NvLinks((switched, NOT_READ, (NvLink(0, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0"),)))
     fabric = Fabric((RdmaDevice("mlx5_0", pci="0000:02:00.0"), RdmaDevice("rxe0")))
-    seen = machine_topology(machine(card, nic, other), gpus, links, fabric)
+    seen = machine_topology(machine(card, port, other), Gpus(boards, "570", (12, 8)), links, fabric)
     assert (seen.gpus, seen.nics["rxe0"]) == ({"GPU0": "0000:01:00.0", "GPU2": "0000:03:00.0"}, "")
-    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU2": "NVL/NV1", "mlx5_0": "P2C/NODE"}
+    assert words(seen, "GPU0") == "GPU2 NVL/NV1, mlx5_0 P2C/NODE, rxe0 None/None"
+    assert connected([{"a", "b"}, {"c"}, {"d", "e"}, {"b", "d"}]) == [{"c"}, {"a", "b", "d", "e"}]

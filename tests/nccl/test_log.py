@@ -1,81 +1,82 @@
-"""NCCL's INFO lines are read for the transport: all sample lines of 2.8 to 2.30, damaged streams, what is not said."""
+"""NCCL's INFO lines are read for the transport, and the counters of NICs for the way that the bytes took."""
+
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.checks.run.traffic import nic_traffic
+from ncclprobe.facts.run.samples import NicTraffic
+from ncclprobe.facts.traffic import Count
+from ncclprobe.model.errors import Unlearned
+from ncclprobe.model.measurement import Transport
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Choice, Device, Hop
+from ncclprobe.nccl.nic_traffic import Carried, operation_traffic, transport
 from tests.each_row import each_row
 
 HEAD = "gpu1:101:101 [0] NCCL INFO "
 
 
-def said(*lines: str) -> str:
-    return "".join(f"{HEAD}{line}\n" for line in lines)
+def said(*lines: str) -> log.Log:
+    return log.read("".join(f"{HEAD}{line}\n" for line in lines))
+
+
+OVER_IB = said(
+    "NCCL version 2.29.7+cuda12.9",
+    "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB ib0:10.0.0.1<0>",
+    "Using network IB",
+    "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
+    "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1(2)/GDRDMA/Shared",
+    "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
+    "16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer",
+    "AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..15}",
+    "AllGather: 131072 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7}",
+)
 
 
 def test_a_log_over_infiniband_names_its_devices_and_gpudirect() -> None:
-    found = log.read(
-        said(
-            "NCCL version 2.29.7+cuda12.9",
-            "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB ib0:10.0.0.1<0>",
-            "Using network IB",
-            "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
-            "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1(2)/GDRDMA/Shared",
-            "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
-            "16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer",
-            "AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..15}",
-        )
-    )
-    assert (found.version, found.network, found.channels) == ("2.29.7", "IB", 16)
-    assert found.hcas == (Device(0, "mlx5_0", 1, "IB"), Device(1, "mlx5_3", 1, "RoCE"))
-    assert found.hops[1] == Hop("NET", "IB", 1, True)
-    assert found.hops[2] == Hop("P2P", "CUMEM")
-    assert found.devices() == ("mlx5_0", "mlx5_3")
-    assert found.gdr is True
-    assert found.chosen(1 << 20, "AllReduce") == Choice("AllReduce", 1 << 20, "RING", "LL128", 16)
-    assert found.chosen(1 << 20, "Broadcast") is None
+    assert (OVER_IB.version, OVER_IB.network, OVER_IB.channels) == ("2.29.7", "IB", 16)
+    assert OVER_IB.hcas == (Device(0, "mlx5_0", 1, "IB"), Device(1, "mlx5_3", 1, "RoCE"))
+    assert OVER_IB.hops[1:] == (Hop("NET", "IB", 1, True), Hop("P2P", "CUMEM"))
+    assert (OVER_IB.devices(), OVER_IB.gdr) == (("mlx5_0", "mlx5_3"), True)
+    assert OVER_IB.chosen(1 << 20, "AllReduce") == Choice("AllReduce", 1 << 20, "RING", "LL128", 16)
+    assert OVER_IB.chosen(1 << 20, "Broadcast") is OVER_IB.chosen(1 << 19, "AllReduce") is None
 
 
-def test_one_channel_without_gpudirect_is_enough_to_say_so() -> None:
-    text = said(
-        "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA"
-    )
-    assert log.read(text).gdr is False
+@each_row(
+    ("lines", "devices", "gdr"),
+    [
+        # One channel without GPUDirect is enough to say so.
+        (("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA"),
+         ("device 0", "device 1"), False),
+        (("NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>", "Using network Socket",
+          "Channel 00 : 0[7000] -> 1[7000] [send] via NET/Socket/1"), ("eth1",), False),
+        # A device that no line names keeps its number.
+        (("Using network AWS Libfabric", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/3/GDRDMA(PCI)"),
+         ("device 3",), True),
+        (("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",), (), None),
+        ((), (), None),
+    ],
+)  # fmt: skip
+def test_devices_have_names_if_a_line_names_them(lines: tuple[str, ...], devices: tuple[str, ...], gdr: Any) -> None:
+    assert (said(*lines).devices(), said(*lines).gdr) == (devices, gdr)
 
 
-def test_what_a_log_does_not_say_is_not_known() -> None:
-    nothing = log.read("some other program\n")
-    assert (nothing.gdr, nothing.network, nothing.version, nothing.channels) == (None, None, None, None)
-    assert nothing.devices() == ()
-
-
-def test_sockets_have_the_names_of_their_interfaces() -> None:
-    found = log.read(
-        said(
-            "NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>",
-            "Using network Socket",
-            "Channel 00 : 0[7000] -> 1[7000] [send] via NET/Socket/1",
-        )
-    )
-    assert found.devices() == ("eth1",)
-    assert found.gdr is False
-
-
-def test_a_device_that_no_line_names_keeps_its_number() -> None:
-    text = said("Using network AWS Libfabric", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/3/GDRDMA(PCI)")
-    assert log.read(text).devices() == ("device 3",)
-
-
-def test_numbers_of_older_versions_have_names() -> None:
-    found = log.read(said("1024 Bytes -> Algo 1 proto 0 time 12.300000"))
-    assert found.choices == (Choice("", 1024, "RING", "LL"),)
-    assert found.chosen(1024, "AllReduce") == found.choices[0]
-
-
-def test_launchers_prefixes_colours_and_stamps_are_stripped() -> None:
+def test_what_a_log_does_not_say_is_not_known_and_a_warning_says_nothing() -> None:
+    warned = HEAD.replace("INFO", "WARN") + "Using network IB\n"
+    for text in ("some other program\n", warned, "x" * 200_000 + HEAD + "Using network IB\n"):
+        nothing = log.read(text)
+        assert (nothing.network, nothing.version, nothing.channels, nothing.hops) == (None, None, None, ())
     for head in ("[default3]:", "0: ", "\x1b[32m[1,0]<stdout>:\x1b[0m", "[2026-01-02 03:04:05] "):
         assert log.read(f"{head}{HEAD}Using network IB\n").network == "IB", head
+    assert log.read("NCCL version 2.21.5+cuda12.4\nNCCL version 2.22.3+cuda12.4\n").version == "2.21.5"  # bare
+    old = said("1024 Bytes -> Algo 1 proto 0 time 12.300000")  # numbers of older versions have names
+    assert old.choices == (Choice("", 1024, "RING", "LL"),)
+    assert old.chosen(1024, "AllReduce") == old.choices[0]
 
 
 LINES = {
@@ -96,9 +97,6 @@ LINES = {
         "2048 Bytes -> Algo 0 proto 2 time 31.500000",  # up to 2.23
         "AllGather: 65536 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..3}",
     ),
-}
-"""The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/maintainers/nccl.md), by what is read of them."""
-WAYS = {
     "P2P": (
         "Channel 00 : 2[1b000] -> 3[1c000] via P2P/IPC",  # bus numbers up to 2.18.1
         "Channel 01/0 : 2[2] -> 3[3] via P2P/CUMEM/read",
@@ -115,22 +113,16 @@ WAYS = {
         "Channel 01/0 : 2[2] -> 10[2] [send] via NET/IB/4(3)/GDRDMA/Shared",  # by the relay of rank 3
         "Channel 00/0 : 2[2] -> 10[2] [send] via NET/AWS Libfabric/0/GDRDMA(PCI)",
     ),
+    "": ("Channel 00/16 :    0   7   6   5   4   3   2   1",),  # the ring of rank 0 is no connection
 }
-RING = "Channel 00/16 :    0   7   6   5   4   3   2   1"
+"""The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/maintainers/nccl.md), by what is read of them."""
 
 
 @each_row(("what", "text"), [(what, text) for what, texts in LINES.items() for text in texts])
 def test_the_lines_of_every_release_are_read(what: str, text: str) -> None:
-    assert getattr(log.read(HEAD + text), what)
-
-
-@each_row(("how", "text"), [(how, text) for how, texts in WAYS.items() for text in texts])
-def test_the_way_of_every_connection_is_read(how: str, text: str) -> None:
-    assert [hop.how for hop in log.read(HEAD + text).hops] == [how]
-
-
-def test_the_ring_of_rank_0_is_no_connection() -> None:
-    assert not log.read(HEAD + RING).hops
+    found = said(text)
+    assert [hop.how for hop in found.hops] == ([what] if what.isupper() else [])
+    assert not what.islower() or getattr(found, what)
 
 
 @given(
@@ -139,3 +131,71 @@ def test_the_ring_of_rank_0_is_no_connection() -> None:
 )
 def test_no_text_breaks_the_reading(text: str) -> None:
     log.read(text)
+
+
+def test_a_row_has_the_transport_that_nccls_lines_tell() -> None:
+    over = "IB mlx5_0, mlx5_3"
+    assert transport(ROW, [OVER_IB]) == Transport(over, True, "RING", "LL128", 16)
+    assert transport(replace(ROW, op="all_gather"), [OVER_IB]) == Transport(over, True, "RING", "SIMPLE", 8)
+    assert transport(replace(ROW, op="sendrecv"), [OVER_IB]) == Transport(over, True)
+    other = said("Using network IB", "Channel 00/0 : 8[0] -> 0[0] [send] via NET/IB/0")
+    assert transport(ROW, [OVER_IB, other]).gdr is False
+    # A log cut before its channels, as of a run with --graph: NCCL names its network whether it needs it or not.
+    cut = said("Using network Socket")
+    assert [transport(replace(ROW, nodes=nodes), [cut]).network for nodes in (1, 2)] == [None, "Socket"]
+    inside = said("Using network IB", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00 : 1[1] -> 0[0] via SHM")
+    assert transport(ROW, [inside]) == Transport("P2P CUMEM, SHM")
+    assert transport(ROW, []) == Transport()
+
+
+MIB = 1 << 20
+IDLE, BUSY, UNREAD = Count(4000, 4000), Count(66 * MIB, 66 * MIB), Absent("its driver keeps no counters")
+BOND = {"bond0": ["eth0", "eth1"]}
+
+
+def node(name: str, expected: str | None = "eth0", below: Any = None, **counts: Count | Absent) -> Carried:
+    return Carried(name, counts, {}, None if expected is None else frozenset([expected]), below or {})
+
+
+def both(nbytes: int) -> Count:
+    return Count(nbytes, nbytes)
+
+
+def nodes(expected: str | None = "eth0", below: Any = None, **counts: Count | Absent) -> list[Carried]:
+    return [node(name, expected, below, **counts) for name in "ab"]
+
+
+@each_row(
+    ("seen", "nbytes", "named"),
+    [
+        (nodes(eth0=both(70 * MIB), eth1=IDLE), 64 * MIB, []),
+        # A NIC that moved what another was to is named, unless that one moved a tenth.
+        ([node("a", eth0=both(6 * MIB), eth1=BUSY), node("b", eth0=BUSY, eth1=IDLE)], 64 * MIB, ["a eth1"]),
+        ([node("a", eth0=both(7 * MIB), eth1=BUSY), node("b", eth0=BUSY, eth1=IDLE)], 64 * MIB, []),
+        # Storage traffic beside the expected bytes names nobody.
+        *((nodes(eth0=BUSY, eth1=busy), 64 * MIB, []) for busy in (Count(0, 900 * MIB), Count(900 * MIB, 0))),
+        (nodes("bond0", BOND, bond0=BUSY, eth0=both(33 * MIB), eth1=both(33 * MIB)), 64 * MIB, []),
+        (nodes(eth0=UNREAD, eth1=Count(20 * MIB, 0)), 64 * MIB, []),
+        (nodes(None, eth0=IDLE, eth1=BUSY), 64 * MIB, []),  # nobody knows what was expected
+        (nodes(eth0=IDLE, eth1=both(100_000)), 50_000, []),  # too small to tell from the noise
+    ],
+)
+def test_a_nic_is_named_only_if_it_moved_what_another_was_to(
+    seen: list[Carried], nbytes: int, named: list[str]
+) -> None:
+    try:
+        found = nic_traffic.run(NicTraffic((operation_traffic("all_reduce", nbytes, seen),)))
+        assert [each.subject for each in found] == named
+    except Unlearned:
+        assert named == []
+
+
+def test_the_shares_of_nics_are_of_what_their_node_moved_and_gaps_stay_gaps() -> None:
+    usual = operation_traffic("all_reduce", 64 * MIB, nodes(eth0=both(70 * MIB), eth1=IDLE))
+    assert [(nic.nic, nic.share, nic.expected) for nic in usual.nics if nic.node == "a"] == [("eth0", 0.9999, True)]
+    halves = {"eth0": both(33 * MIB), "eth1": both(33 * MIB)}
+    bond = operation_traffic("all_reduce", 64 * MIB, nodes("bond0", BOND, bond0=BUSY, **halves))
+    assert {nic.nic: nic.share for nic in bond.nics if nic.node == "a"} == {"bond0": None, "eth0": 0.5, "eth1": 0.5}
+    blind = operation_traffic("all_reduce", 64 * MIB, nodes(eth0=UNREAD, eth1=Count(20 * MIB, 0)))
+    assert [(nic.sent, nic.why) for nic in blind.nics if nic.nic == "eth0"] == [(None, UNREAD.why)] * 2
+    assert {nic.share for nic in blind.nics} == {None}
