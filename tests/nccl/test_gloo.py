@@ -50,63 +50,43 @@ def nodes_of(row: dict[str, Any]) -> dict[str, Node]:
     return found
 
 
-@each_row("number", range(len(vectors())))
-def test_every_rank_listens_where_torch_did(number: int) -> None:
-    row = vectors()[number]
-    for node, said in some(zip(nodes_of(row).values(), row["said"], strict=True)):
-        if any(isinstance(each, Absent) for each in node.devices):
-            continue
-        if any(isinstance(each, Refused) for each in node.devices):
-            assert "refused" in said
-        else:
-            assert [each.address.partition("%")[0] for each in node.devices if isinstance(each, Device)] == said[
-                "listens"
-            ]
-
-
-@each_row("number", range(len(vectors())))
-def test_a_group_that_is_certain_not_to_come_up_did_not(number: int) -> None:
-    row = vectors()[number]
-    nodes = nodes_of(row)
-    refused = any(isinstance(each, Refused) for node in nodes.values() for each in node.devices)
-    hopeless = refused or bool(list(partings(nodes)))
-    assert hopeless == (row["expected"] in ("refused", "parted"))
-    if hopeless or row["expected"] == "up":
-        assert all(said.get("joined") for said in row["said"]) is not hopeless
-
-
-def test_the_vectors_hold_every_outcome() -> None:
+def test_every_rank_listens_where_torch_did_and_a_group_that_cannot_come_up_did_not() -> None:
+    for number, row in enumerate(vectors()):
+        nodes = nodes_of(row)
+        for node, said in some(zip(nodes.values(), row["said"], strict=True)):
+            if any(isinstance(each, Refused) for each in node.devices):
+                assert "refused" in said, number
+            elif not any(isinstance(each, Absent) for each in node.devices):
+                own = [each.address.partition("%")[0] for each in node.devices if isinstance(each, Device)]
+                assert own == said["listens"], number
+        refused = any(isinstance(each, Refused) for node in nodes.values() for each in node.devices)
+        hopeless = refused or bool(list(partings(nodes)))
+        assert hopeless == (row["expected"] in ("refused", "parted")), number
+        if hopeless or row["expected"] == "up":
+            assert all(said.get("joined") for said in row["said"]) is not hopeless, number
     assert {row["expected"] for row in vectors()} == {"up", "refused", "parted", "no way", "unknown"}
 
 
-@each_row(
-    ("text", "names"),
-    [
-        ("", ()),
-        ("e", ()),
-        (",", ()),
-        ("eth0", ("eth0",)),
-        ("eth0,", ("eth0",)),
-        (",eth0", ("", "eth0")),
-        (",,", ("", "")),
-        ("eth0, ib0", ("eth0", " ib0")),
-    ],
-)
-def test_a_list_is_split_as_torch_splits_it(text: str, names: tuple[str, ...]) -> None:
-    assert named(text) == names
+def test_a_list_is_split_as_torch_splits_it() -> None:
+    split = {
+        **dict.fromkeys(("", "e", ","), ()),
+        **dict.fromkeys(("eth0", "eth0,"), ("eth0",)),
+        **{",eth0": ("", "eth0"), ",,": ("", ""), "eth0, ib0": ("eth0", " ib0")},
+    }
+    assert {text: named(text) for text in split} == split
 
 
-def test_a_label_is_an_interface_and_a_beginning_of_a_name_is_none() -> None:
+def test_an_interface_goes_by_its_whole_name_or_label_and_ipv4_comes_first() -> None:
     labelled = Address("eth0:1", "inet", "10.9.0.5", "255.255.255.0", running=True)
-    here = Interfaces((LO, replace(ETH0, addresses=(*ETH0.addresses, labelled))))
-    assert interface_address(here, "eth0:1") == Device("eth0:1", "10.9.0.5")
-    assert isinstance(interface_address(here, "eth"), Refused)
-
-
-def test_ipv4_comes_before_ipv6_on_an_interface() -> None:
     six = Address("eth0", "inet6", "fd00::5", "ffff:ffff:ffff:ffff::", running=True)
-    both = Interfaces((replace(ETH0, addresses=(six, *ETH0.addresses)),))
-    assert interface_address(both, "eth0") == Device("eth0", "10.0.0.5")
+    here = Interfaces((LO, replace(ETH0, addresses=(six, *ETH0.addresses, labelled))))
+    assert interface_address(here, "eth0:1") == Device("eth0:1", "10.9.0.5")
+    assert interface_address(here, "eth0") == Device("eth0", "10.0.0.5")
+    assert interface_address(here, "") == Refused("an empty name is not an interface")
+    assert isinstance(interface_address(here, "eth"), Refused)
+    down = Interfaces((LO, replace(ETH0, flags=frozenset())))  # it is not known to serve
+    assert isinstance(interface_address(down, "eth0"), Absent)
+    assert any(isinstance(each, Absent) for each in devices(down, "eth0", "n0", ()))
 
 
 @each_row(
@@ -123,24 +103,12 @@ def test_the_own_names_first_address_of_this_host_counts(resolved: tuple[str, ..
     assert hostname_address(HERE, "node0", resolved) == found
 
 
-@each_row("address", ["0.0.0.0", "224.0.0.1", "10.0.0.255", "::"])
-def test_an_address_of_no_interface_that_can_be_bound_to_ends_torch(address: str) -> None:
-    assert isinstance(hostname_address(HERE, "node0", (address,)), Refused)
-
-
-def test_a_name_of_64_characters_ends_torch_and_one_of_63_does_not() -> None:
+def test_an_address_of_no_interface_that_can_be_bound_to_ends_torch_and_so_does_a_name_of_64_characters() -> None:
+    for address in ("0.0.0.0", "224.0.0.1", "10.0.0.255", "255.255.255.255", "::"):
+        assert isinstance(hostname_address(HERE, "node0", (address,)), Refused), address
     assert isinstance(hostname_address(HERE, "x" * 64, ("10.0.0.5",)), Refused)
     assert hostname_address(HERE, "x" * 63, ("10.0.0.5",)) == Device("eth0", "10.0.0.5")
-
-
-def test_without_a_loopback_address_there_is_no_fallback() -> None:
-    assert isinstance(hostname_address(Interfaces((ETH0,)), "node0", ()), Refused)
-
-
-def test_an_interface_that_is_down_is_not_known_to_serve() -> None:
-    down = Interfaces((LO, replace(ETH0, flags=frozenset())))
-    assert isinstance(interface_address(down, "eth0"), Absent)
-    assert any(isinstance(each, Absent) for each in devices(down, "eth0", "n0", ()))
+    assert isinstance(hostname_address(Interfaces((ETH0,)), "node0", ()), Refused)  # no loopback, no fallback
 
 
 def test_the_greater_address_calls_so_that_one_loopback_node_may_join_a_lower_network() -> None:
@@ -149,6 +117,9 @@ def test_the_greater_address_calls_so_that_one_loopback_node_may_join_a_lower_ne
     assert calls(loopback, ten)
     assert parted(loopback, HERE, ten, others) == ""
     assert "its own address" in parted(loopback, HERE, high, others)
+    links = Device("eth0", "fe80::1%eth0"), Device("eth0", "fe80::2%eth0")
+    assert parted(links[0], HERE, links[1], others) == ""  # every link has its own addresses
+    assert "different address families" in parted(links[0], HERE, ten, others)
 
 
 def test_a_bridge_that_every_node_has_connects_nobody_to_another() -> None:
