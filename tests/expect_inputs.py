@@ -21,7 +21,7 @@ from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
-from tests import test_topology
+from tests import test_choices, test_topology
 
 Rows = Iterator[tuple[str, object]]
 
@@ -247,6 +247,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "network": _network_inputs,
     "recognised": _recognised_inputs,
     "paths": _path_inputs,
+    "choices": test_choices.rows,
     "boxes": _boxes_inputs,
     "xml": _xml_inputs,
     "assumed": _assumed_inputs,

@@ -1,6 +1,11 @@
-"""What NCCL would choose, machine by machine, checked by hand against NCCL's rules; and how the machines are built."""
+"""What NCCL would choose, machine by machine, checked by hand against NCCL's rules; and how the machines are built.
 
+What it chooses on each capture, and on some with each of `SETTINGS`, is kept in tests/data/command_values/choices.txt.
+"""
+
+from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Status
 from ncclprobe.model.hostlist import fold_numbers
-from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice
+from ncclprobe.model.nccl_selection import Choices, Decision
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Absent, Snapshot
@@ -30,11 +35,28 @@ from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose, usable_gpus, visible
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
-from tests.each_row import each_row
+from tests.each_row import each_row, known
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
+every_capture = each_row("name", [path.stem for path in CAPTURES])
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)
 UNREAD = Absent("permission denied")
+DATA_NICS = ",".join(f"eth{number}" for number in range(1, 9))
+SET_ON = ("hgx-h100", "gcp-a3-mega", "aws-p4d", "guest-rxe-root", "rtx4090-2", "gb200-tray")
+SETTINGS: tuple[dict[str, str], ...] = (
+    *({"NCCL_IB_HCA": text} for text in ("=mlx5_0", "^mlx5_0", "mlx5_1,mlx5_2:2", "rxe1", "nothing")),
+    *({"NCCL_NET": text} for text in ("Socket", "IB", "AWS Libfabric", "FasTrak", "gIB", "UCX", "other")),
+    *({"NCCL_NET_PLUGIN": text} for text in ("none", "ofi", "/opt/none.so", "aws-ofi,none", "static_plugin")),
+    *({"NCCL_IB_DISABLE": text} for text in ("1", "true")),
+    *({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_SHM_DISABLE": "1"}, {"NCCL_NVLS_ENABLE": "0"}),
+    *({"NCCL_IB_HCA": "=mlx5_0", "NCCL_PXN_DISABLE": "1"}, {"NCCL_NET_GDR_LEVEL": "PIX"}, {"NCCL_DMABUF_ENABLE": "0"}),
+    *({"NCCL_IB_GID_INDEX": "1"}, {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, {"NCCL_TOPO_FILE": "/etc/topo.xml"}),
+    *({"NCCL_SOCKET_IFNAME": text} for text in ("eth1,eth2", "ens", "v1", "^v0,eno1", "eno1")),
+    *({"NCCL_COMM_ID": text} for text in ("10.3.0.77:9999", "node-0:9999", "[fe80::1]:1", "192.0.2.1:1", "nonsense")),
+    *({"FI_PROVIDER": text} for text in ("tcp", "efa", "^efa", "tcp;ofi_rxm", "cxi")),
+    *({"NCCL_FASTRAK_IFNAME": text} for text in (DATA_NICS, "ens9")),
+    {"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"},
+)
 
 
 @cache
@@ -54,63 +76,85 @@ def under(name: str, **variables: str) -> Choices:
     return choose(changed(name, settings=having(**variables)))
 
 
+def rows() -> Iterator[tuple[str, object]]:
+    """What is kept: the choices on each capture, and those that settings or releases change; of pairs their number."""
+    cases = {path.stem: choose(snapshot(path.stem)) for path in CAPTURES}
+    for name, variables in product(SET_ON, SETTINGS):
+        cases[f"{name} {' '.join(map('='.join, variables.items()))}"] = under(name, **variables)
+    for name, minor in product(SET_ON, (9, 16, 20, 22, 24, 26, 28, 30)):
+        cases[f"{name} NCCL 2.{minor}"] = choose(changed(name, software=nccl(2, minor, 3)))
+    for name, made in cases.items():
+        pairs = tuple(replace(each, pairs=((str(len(each.pairs)), ""),)) for each in made.p2p.chosen or ())
+        if " " not in name or made != cases[name.partition(" ")[0]]:
+            yield name, replace(made, p2p=replace(made.p2p, chosen=pairs if made.p2p.chosen is not None else None))
+    for path in CAPTURES:
+        yield f"layout of {path.stem}", layout(snapshot(path.stem))
+
+
 def chosen(part: Decision[Any]) -> tuple[Any, ...]:
-    assert part.chosen is not None, part.why
-    return part.chosen
+    return known(part.chosen)
 
 
-def names(part: Decision[Any]) -> list[str]:
-    return [each.name for each in chosen(part)]
+def told(made: Choices) -> str:
+    """What is chosen for each part; ? is not known."""
+    parts = {
+        "bootstrap": [each.name for each in made.bootstrap.chosen or ()],
+        "sockets": [each.name for each in made.sockets.chosen or ()],
+        "ports": [each.port for each in made.hcas.chosen or ()],
+        "gids": [f"{each.port}={each.index}" for each in made.gids.chosen or ()],
+        "net": [f"{each.name} {each.rate_gbps or 0:g}" for each in made.network.chosen or ()],
+        "p2p": [f"{each.transport} {each.path} {len(each.pairs)}" for each in made.p2p.chosen or ()],
+    }
+    unknown = {"bootstrap": made.bootstrap, "sockets": made.sockets, "ports": made.hcas, "gids": made.gids,
+               "net": made.network, "p2p": made.p2p}  # fmt: skip
+    shown = {name: "?" if unknown[name].chosen is None else " ".join(each) for name, each in parts.items()}
+    return "; ".join(f"{name} {each}".strip() for name, each in shown.items())
 
 
-def ports(part: Decision[Any]) -> list[str]:
-    return [each.port for each in chosen(part)]
+def direct(made: Choices, gpu: str) -> tuple[object, ...]:
+    """The NICs of a GPU, whether it receives and sends directly, the path, and the relay."""
+    (row,) = [each for each in chosen(made.gpudirect) if each.gpu == gpu]
+    return row.nics, row.receives, row.sends, row.path, row.relay
 
 
-def direct(made: Choices) -> dict[str, DirectChoice]:
-    return {each.gpu: each for each in chosen(made.gpudirect)}
+EIGHT = " ".join(f"mlx5_{n}:1" for n in range(8))
 
 
-def between(made: Choices) -> list[tuple[str | None, str | None, int]]:
-    return [(each.transport, each.path, len(each.pairs)) for each in chosen(made.p2p)]
+@each_row(
+    ("name", "wanted"),
+    [
+        ("hgx-h100", f"bootstrap eno1; sockets eno1; ports {EIGHT}; gids; net IB 3200; p2p P2P NVL 28"),
+        # Which of Google's plugins this is, only its settings tell.
+        (
+            "gcp-a3-mega",
+            f"bootstrap eth0; sockets eth0 {DATA_NICS.replace(',', ' ')}; ports; gids; net ?; p2p P2P NVL 28",
+        ),
+        ("dgx-1v", "p2p P2P NVL 16 P2P NVB 12"),  # half of the pairs over another GPU
+        ("rtx4090-2", "p2p SHM PHB 1"),
+        ("guest-rxe-root", "bootstrap v0; sockets v0 v1; ports rxe0:1 rxe1:1; gids rxe0:1=1 rxe1:1=0"),
+        ("aws-p4d", "ports; gids; net AWS Libfabric 400; p2p P2P NVL 28"),
+        ("laptop", "bootstrap wlp0s20f3; "),
+        ("laptop", "p2p ?"),  # without GPUs their parts are unknown
+    ],
+)  # fmt: skip
+def test_what_is_chosen_on_a_machine(name: str, wanted: str) -> None:
+    assert wanted in told(choose(snapshot(name)))
 
 
-# Machines.
-
-
-def test_eight_h100_with_a_nic_each_go_directly_over_their_own() -> None:
-    made = choose(snapshot("hgx-h100"))
-    assert made.nccl == "2.21.5"
-    assert [(i.name, i.address, i.step) for i in chosen(made.bootstrap)] == [("eno1", "10.0.0.11", "^docker,lo")]
-    assert ports(made.hcas) == [f"mlx5_{n}:1" for n in range(8)]
-    assert {each.rate_gbps for each in chosen(made.hcas)} == {400.0}
-    assert (chosen(made.hcas_left_out), chosen(made.gids)) == ((), ())
-    assert [(d.gpu, d.nics, d.path) for d in chosen(made.gpudirect)] == [
-        (f"GPU{n}", (f"mlx5_{n}",), "PIX") for n in range(8)
-    ]
-    assert all(each.receives and each.sends and each.relay is None for each in chosen(made.gpudirect))
-    assert "nv_mem" in made.gpudirect.why
-    assert between(made) == [("P2P", "NVL", 28)]
-    assert made.nvls.available is True
-
-
-def test_a_machine_without_rdma_takes_every_interface_for_sockets() -> None:
-    made = choose(snapshot("gcp-a3-mega"))
-    assert names(made.bootstrap) == ["eth0"]
-    assert names(made.sockets) == [f"eth{n}" for n in range(9)]
-    assert (chosen(made.hcas), chosen(made.gpudirect)) == ((), ())
-    assert made.network.chosen is None  # which of Google's plugins this is, only its settings tell
-    over = under("gcp-a3-mega", NCCL_FASTRAK_IFNAME="eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8")
-    assert [(n.name, n.rate_gbps) for n in chosen(over.network)] == [("FasTrak", 1600.0)]
-    assert made.nvls.available is True
-
-
-def test_two_desktop_gpus_go_through_shared_memory() -> None:
-    made = choose(snapshot("rtx4090-2"))
-    assert between(made) == [("SHM", "PHB", 1)]
-    assert made.p2p.why == "the default level is SYS"  # two GPUs beside a processor by AMD
-    assert "CNS" in chosen(made.p2p)[0].why
-    assert made.nvls.available is False
+def test_reasons_name_what_decided() -> None:
+    h100, desktop, soft, efa = (
+        choose(snapshot(name)) for name in ("hgx-h100", "rtx4090-2", "guest-rxe-root", "aws-p4d")
+    )
+    assert h100.nccl == "2.21.5"
+    assert all(direct(h100, f"GPU{n}") == ((f"mlx5_{n}",), True, True, "PIX", None) for n in range(8))
+    assert "nv_mem" in h100.gpudirect.why
+    assert desktop.p2p.why == "the default level is SYS"  # two GPUs beside a processor by AMD
+    assert "CNS" in chosen(desktop.p2p)[0].why
+    assert "found no better one" in chosen(soft.gids)[1].why
+    assert (len(chosen(efa.hcas_left_out)), "Unknown" in chosen(efa.hcas_left_out)[0].why) == (4, True)
+    assert chosen(efa.network)[0].plugin == "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
+    assert [each.nvls.available for each in (h100, desktop, choose(snapshot("laptop")))] == [True, False, None]
+    assert "libnvidia-ml" in choose(snapshot("laptop")).p2p.why
 
 
 def test_cuda_shows_no_gpu_whose_uuid_is_not_named_alone_and_of_gpus_that_mig_splits_one_instance() -> None:
@@ -122,44 +166,6 @@ def test_cuda_shows_no_gpu_whose_uuid_is_not_named_alone_and_of_gpus_that_mig_sp
     assert "one instance" in usable_gpus(split, Environment({})).why
     half = replace(several, all=(split.all[0], several.all[1]))
     assert usable_gpus(half, Environment({})).chosen == ("GPU0", "GPU1")
-
-
-def test_without_gpus_their_parts_are_unknown_and_the_others_are_not() -> None:
-    made = choose(snapshot("laptop"))
-    assert made.nccl is None
-    assert [(i.name, i.step) for i in chosen(made.bootstrap)] == [("wlp0s20f3", "^docker,lo,virbr")]
-    assert chosen(made.hcas) == ()
-    assert made.p2p.chosen is None
-    assert made.nvls.available is None
-    assert "libnvidia-ml" in made.p2p.why
-    assert "libnvidia-ml" in made.nvls.why
-
-
-def test_soft_roce_shows_the_gid_that_is_searched_for() -> None:
-    made = choose(snapshot("guest-rxe-root"))
-    assert (names(made.bootstrap), names(made.sockets)) == (["v0"], ["v0", "v1"])
-    assert ports(made.hcas) == ["rxe0:1", "rxe1:1"]
-    assert [(g.port, g.index, g.address, g.type) for g in chosen(made.gids)] == [
-        ("rxe0:1", 1, "::ffff:10.9.0.1", "RoCE v2"),
-        ("rxe1:1", 0, "fe80::b437:66ff:fe63:5ac2", "RoCE v2"),
-    ]
-    assert "found no better one" in chosen(made.gids)[1].why
-
-
-def test_a_hybrid_cube_mesh_reaches_half_of_its_pairs_over_another_gpu() -> None:
-    made = choose(snapshot("dgx-1v"))
-    assert between(made) == [("P2P", "NVL", 16), ("P2P", "NVB", 12)]
-    assert direct(made)["GPU3"].nics == ("mlx5_1",)
-
-
-def test_efa_is_left_out_and_its_plugin_named() -> None:
-    made = choose(snapshot("aws-p4d"))
-    assert chosen(made.hcas) == ()
-    assert len(chosen(made.hcas_left_out)) == 4
-    assert "Unknown" in chosen(made.hcas_left_out)[0].why
-    (network,) = chosen(made.network)
-    assert (network.name, len(network.devices), network.rate_gbps) == ("AWS Libfabric", 4, 400.0)
-    assert network.plugin == "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
 
 
 @each_row(
@@ -185,114 +191,68 @@ def test_a_plugin_of_which_this_nccl_takes_no_interface_is_passed_over(
 
 @each_row(("version", "receives", "path"), [((2, 26, 2), False, "PHB"), ((2, 29, 7), True, "P2C")])
 def test_a_graces_nics_are_near_its_gpus_from_some_version_on(version: Any, receives: bool, path: str) -> None:
-    found = direct(choose(changed("gb200-tray", software=nccl(*version))))
-    assert found["GPU2"].nics == ("mlx5_2", "mlx5_3")
-    assert (found["GPU2"].receives, found["GPU2"].path) == (receives, path)
+    nics, got, _, way, _ = direct(choose(changed("gb200-tray", software=nccl(*version))), "GPU2")
+    assert (nics, got, way) == (("mlx5_2", "mlx5_3"), receives, path)
 
 
-# Settings.
+@each_row(
+    ("name", "variables", "wanted"),
+    [
+        ("hgx-h100", {"NCCL_IB_HCA": "=mlx5_0"}, "ports mlx5_0:1; "),
+        *(("hgx-h100", {name: value}, "ports; ") for name, value in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))),
+        ("hgx-h100", {"NCCL_IB_DISABLE": "true"}, f"ports {EIGHT}; "),  # a word is no number
+        ("hgx-h100", {"NCCL_P2P_DISABLE": "1"}, "p2p SHM NVL 28"),
+        ("guest-rxe-root", {"NCCL_IB_GID_INDEX": "1"}, "gids rxe0:1=1 rxe1:1=1; "),  # even where it is empty
+        ("gcp-a3-mega", {"NCCL_FASTRAK_IFNAME": DATA_NICS}, "net FasTrak 1600; "),
+        ("gcp-a3-mega", {"NCCL_SOCKET_IFNAME": "eth1,eth2"}, "bootstrap eth1; sockets eth1 eth2; "),
+        ("gcp-a3-mega", {"NCCL_SOCKET_IFNAME": "ens"}, "bootstrap; "),
+        ("gcp-a3-mega", {"NCCL_COMM_ID": "10.3.0.77:9", "NCCL_SOCKET_IFNAME": "eth1"},
+         "bootstrap eth3; sockets eth1; "),
+        ("gcp-a3-mega", {"NCCL_COMM_ID": "node-0:9999"}, "bootstrap ?; "),
+    ],
+)  # fmt: skip
+def test_settings_change_what_is_chosen(name: str, variables: dict[str, str], wanted: str) -> None:
+    assert wanted in told(under(name, **variables))
 
 
-def test_one_nic_for_all_is_reached_over_the_gpu_beside_it() -> None:
-    made = under("hgx-h100", NCCL_IB_HCA="=mlx5_0")
-    assert ports(made.hcas) == ["mlx5_0:1"]
-    assert {each.why for each in chosen(made.hcas_left_out)} == {"NCCL_IB_HCA==mlx5_0 (environment)"}
-    found = direct(made)
-    assert (found["GPU0"].relay, found["GPU7"].relay) == (None, "GPU0")
-    assert (found["GPU7"].receives, found["GPU7"].path) == (True, "PIX")
-    alone = direct(under("hgx-h100", NCCL_IB_HCA="=mlx5_0", NCCL_PXN_DISABLE="1"))
-    assert (alone["GPU0"].receives, alone["GPU1"].receives, alone["GPU7"].path) == (True, False, "SYS")
+def test_the_setting_that_decided_is_named() -> None:
+    few = under("hgx-h100", NCCL_IB_HCA="=mlx5_0")
+    assert {each.why for each in chosen(few.hcas_left_out)} == {"NCCL_IB_HCA==mlx5_0 (environment)"}
+    assert (direct(few, "GPU0")[4], direct(few, "GPU7")) == (None, (("mlx5_0",), True, True, "PIX", "GPU0"))
+    alone = under("hgx-h100", NCCL_IB_HCA="=mlx5_0", NCCL_PXN_DISABLE="1")
+    assert [direct(alone, gpu)[1] for gpu in ("GPU0", "GPU1")] == [True, False]
+    assert direct(alone, "GPU7")[3] == "SYS"
+    for name, value in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
+        off = under("hgx-h100", **{name: value})
+        assert (chosen(off.gpudirect), len(chosen(off.hcas_left_out))) == ((), 8)
+        assert all(name in each.why for each in chosen(off.hcas_left_out))
+    assert chosen(under("hgx-h100", NCCL_P2P_DISABLE="1").p2p)[0].why == "NVL, NCCL_P2P_DISABLE=1"
+    assert "NCCL_IB_GID_INDEX=1 (environment)" in chosen(under("guest-rxe-root", NCCL_IB_GID_INDEX="1").gids)[1].why
+    assert "NCCL does not start" in under("gcp-a3-mega", NCCL_SOCKET_IFNAME="ens").bootstrap.why
+    assert "NCCL_COMM_ID=node-0:9999" in under("gcp-a3-mega", NCCL_COMM_ID="node-0:9999").bootstrap.why
+    doubt = under("hgx-h100", NCCL_TOPO_FILE="/etc/topo.xml")
+    assert all("NCCL_TOPO_FILE=/etc/topo.xml" in part.why for part in (doubt.gpudirect, doubt.p2p))
 
 
-@each_row("variables", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}], ids=lambda variables: "".join(variables))
-def test_with_net_ib_off_every_port_is_left_out_for_that_reason(variables: dict[str, str]) -> None:
-    made = under("hgx-h100", **variables)
-    assert (chosen(made.hcas), chosen(made.gpudirect)) == ((), ())
-    assert len(chosen(made.hcas_left_out)) == 8
-    assert all(next(iter(variables)) in each.why for each in chosen(made.hcas_left_out))
-
-
-def test_a_word_is_no_number_and_leaves_infiniband_on() -> None:
-    assert len(chosen(under("hgx-h100", NCCL_IB_DISABLE="true").hcas)) == 8
-
-
-def test_p2p_can_be_switched_off_and_the_variable_is_named() -> None:
-    made = under("hgx-h100", NCCL_P2P_DISABLE="1")
-    assert between(made) == [("SHM", "NVL", 28)]
-    assert chosen(made.p2p)[0].why == "NVL, NCCL_P2P_DISABLE=1"
-
-
-def test_an_index_that_is_set_is_taken_even_where_it_is_empty() -> None:
-    first, second = chosen(under("guest-rxe-root", NCCL_IB_GID_INDEX="1").gids)
-    assert (first.index, first.address) == (1, "::ffff:10.9.0.1")
-    assert (second.index, second.address, second.type) == (1, None, None)
-    assert "NCCL_IB_GID_INDEX=1 (environment)" in second.why
-
-
-def test_interfaces_by_name_and_by_the_address_of_rank_0() -> None:
-    made = under("gcp-a3-mega", NCCL_SOCKET_IFNAME="eth1,eth2")
-    assert (names(made.bootstrap), names(made.sockets)) == (["eth1"], ["eth1", "eth2"])
-    assert {each.step for each in chosen(made.sockets)} == {"env"}
-    made = under("gcp-a3-mega", NCCL_SOCKET_IFNAME="ens")
-    assert chosen(made.bootstrap) == ()
-    assert "NCCL does not start" in made.bootstrap.why
-    made = under("gcp-a3-mega", NCCL_COMM_ID="10.3.0.77:9999", NCCL_SOCKET_IFNAME="eth1")
-    assert (names(made.bootstrap), names(made.sockets)) == (["eth3"], ["eth1"])
-    made = under("gcp-a3-mega", NCCL_COMM_ID="node-0:9999")
-    assert made.bootstrap.chosen is None
-    assert "NCCL_COMM_ID=node-0:9999" in made.bootstrap.why
-
-
-def test_a_topology_file_casts_doubt_on_what_the_tree_says() -> None:
-    made = under("hgx-h100", NCCL_TOPO_FILE="/etc/topo.xml")
-    assert "NCCL_TOPO_FILE=/etc/topo.xml" in made.gpudirect.why
-    assert "NCCL_TOPO_FILE=/etc/topo.xml" in made.p2p.why
-
-
-# What is broken, and what is not known.
-
-
-def test_p2p_denied_over_nvlink_ends_nccls_start() -> None:
+def test_what_is_broken_or_unknown_changes_its_own_parts_only() -> None:
     denied: dict[tuple[int, int], P2pStatus] = {(a, b): "NS" for a in range(8) for b in range(8) if a != b}
     (peers,) = chosen(choose(changed("hgx-h100", peeraccess=PeerAccess(denied, denied, denied))).p2p)
-    assert peers.refused
-    assert "fails to start" in peers.why
-
-
-def test_nvlinks_that_nobody_knows_leave_the_transports_unknown_but_not_a_nic_beside_its_gpu() -> None:
-    links = snapshot("hgx-h100").facts[NvLinks]
-    made = choose(changed("hgx-h100", nvlinks=replace(links, gpus=(UNREAD, *links.gpus[1:]))))
-    assert made.p2p.chosen is None
-    assert direct(made)["GPU0"].receives is True
-    assert made.nvls.available is None
-
-
-def test_without_a_way_in_the_kernel_no_gpu_is_reached_directly() -> None:
-    made = choose(changed("hgx-h100", gpudirect=GpuDirect({}, (5, 4), "proprietary")))
-    assert {(each.receives, each.sends) for each in chosen(made.gpudirect)} == {(False, False)}
-    unsure = choose(changed("hgx-h100", gpudirect=GpuDirect(UNREAD, UNREAD, "open")))
-    assert {(each.receives, each.sends) for each in chosen(unsure.gpudirect)} == {(None, None)}
-
-
-def test_an_address_that_no_bus_has_makes_parts_unknown_and_breaks_nothing() -> None:
-    gpus = snapshot("hgx-h100").facts[Gpus]
-    odd = replace(gpus, all=tuple(replace(gpu, pci="somewhere") for gpu in gpus.all))
-    machine = changed("hgx-h100", gpus=odd)
-    assert choose(machine).p2p.chosen is None
-    assert layout(machine).paths is None
+    assert (peers.refused, "fails to start" in peers.why) == (True, True)
+    links, gpus = snapshot("hgx-h100").facts[NvLinks], snapshot("hgx-h100").facts[Gpus]
+    blind = choose(changed("hgx-h100", nvlinks=replace(links, gpus=(UNREAD, *links.gpus[1:]))))
+    assert (blind.p2p.chosen, direct(blind, "GPU0")[1], blind.nvls.available) == (None, True, None)
+    for kernel, works in ((GpuDirect({}, (5, 4), "proprietary"), False), (GpuDirect(UNREAD, UNREAD, "open"), None)):
+        made = choose(changed("hgx-h100", gpudirect=kernel))
+        assert {(each.receives, each.sends) for each in chosen(made.gpudirect)} == {(works, works)}
+    machine = changed("hgx-h100", gpus=replace(gpus, all=tuple(replace(gpu, pci="somewhere") for gpu in gpus.all)))
+    assert (choose(machine).p2p.chosen, layout(machine).paths) == (None, None)  # an address that no bus has
     assert "somewhere" in layout(machine).why
+    lost = choose(changed("hgx-h100", gpus=replace(gpus, all=(replace(gpus.all[0], lost="gone"), *gpus.all[1:]))))
+    assert told(lost).endswith("p2p P2P NVL 21")
+    assert "GPU0" not in {each.gpu for each in chosen(lost.gpudirect)}
 
 
-def test_a_lost_gpu_takes_no_part() -> None:
-    gpus = snapshot("hgx-h100").facts[Gpus]
-    made = choose(
-        changed("hgx-h100", gpus=replace(gpus, all=(replace(gpus.all[0], lost="GPU is lost"), *gpus.all[1:])))
-    )
-    assert between(made) == [("P2P", "NVL", 21)]
-    assert "GPU0" not in direct(made)
-
-
-def told(made: Choices) -> dict[object, object]:
+def single(made: Choices) -> dict[object, object]:
     """Every single decision; None where it is not known."""
     parts = ("bootstrap", "sockets", "hcas", "hcas_left_out", "gids")
     return {
@@ -304,60 +264,36 @@ def told(made: Choices) -> dict[object, object]:
 
 
 @each_row("kind", [kind for kind in KINDS if kind is not Software])  # without it other rules count
-@each_row("path", CAPTURES, ids=lambda path: path.stem)
-def test_a_fact_that_is_absent_makes_parts_unknown_and_none_of_them_wrong(path: Path, kind: type) -> None:
-    machine = changed(path.stem, **{kind.__name__.lower(): UNREAD})
-    made, whole = choose(machine), told(choose(snapshot(path.stem)))
-    assert {key: value for key, value in told(made).items() if value not in (None, whole.get(key))} == {}
+@every_capture
+def test_a_fact_that_is_absent_makes_parts_unknown_and_none_of_them_wrong(name: str, kind: type) -> None:
+    machine = changed(name, **{kind.__name__.lower(): UNREAD})
+    made, whole = choose(machine), single(choose(snapshot(name)))
+    assert {key: value for key, value in single(made).items() if value not in (None, whole.get(key))} == {}
     assert all(part.why for part in (made.bootstrap, made.hcas, made.gids, made.gpudirect, made.p2p, made.nvls))
     if kind in (Pci, Gpus, NvLinks, Fabric, Interfaces, Cpus):
         assert UNREAD.why in layout(machine).why
 
 
-# How machines are built.
-
-
 def test_the_layout_of_a_machine_has_devices_nodes_and_paths() -> None:
     made = layout(snapshot("hgx-h100"))
-    assert made.gpus
-    assert made.nics
-    assert made.paths
-    assert (made.gpus[0].name, made.gpus[0].pci, made.gpus[0].numa) == ("GPU0", "0000:13:00.0", 0)
-    assert [nic.name for nic in made.nics] == [*(f"mlx5_{n}" for n in range(8)), "eno1"]
-    assert made.paths["GPU0"] == {
-        **{f"GPU{n}": "NVL" for n in range(1, 8)},
-        "eno1": made.paths["GPU0"]["eno1"],
-        **{"mlx5_0": "PIX", "mlx5_1": "PHB", "mlx5_2": "PHB", "mlx5_3": "PHB"},
-        **{f"mlx5_{n}": "SYS" for n in range(4, 8)},
-    }
-    assert made.numa
-    assert [node.cpus for node in made.numa] == [made.gpus[0].cpus, made.gpus[7].cpus]
+    paths = known(made.paths)["GPU0"]
+    assert [(gpu.name, gpu.pci, gpu.numa) for gpu in known(made.gpus)[:1]] == [("GPU0", "0000:13:00.0", 0)]
+    assert [nic.name for nic in known(made.nics)] == [*(f"mlx5_{n}" for n in range(8)), "eno1"]
+    assert [paths[f"GPU{n}"] for n in range(1, 8)] == ["NVL"] * 7
+    assert [paths[f"mlx5_{n}"] for n in range(8)] == ["PIX", *["PHB"] * 3, *["SYS"] * 4]
+    assert [node.cpus for node in known(made.numa)] == [known(made.gpus)[n].cpus for n in (0, 7)]
     assert made.why == ""
+    cloud = known(layout(snapshot("gcp-a3-mega")).paths)["GPU0"]  # interfaces without RDMA have paths too
+    assert (cloud["eth1"], cloud["eth8"]) == ("PIX", "SYS")
+    soft = layout(snapshot("guest-rxe-root"))
+    assert [(nic.name, nic.pci) for nic in soft.nics or ()][1:3] == [("rxe1", None), ("enp67s0", "0000:43:00.0")]
+    assert (soft.gpus, soft.paths) == (None, None)
+    folded = {(): "", (3,): "3", (0, 1, 2, 8, 10, 11): "0-2,8,10-11", (1, 0): "0-1"}  # as the kernel writes them
+    assert {numbers: fold_numbers(numbers) for numbers in folded} == folded
 
 
-def test_interfaces_without_rdma_have_paths_too_and_soft_roce_has_no_place() -> None:
-    paths = layout(snapshot("gcp-a3-mega")).paths
-    assert paths
-    assert (paths["GPU0"]["eth1"], paths["GPU0"]["eth8"]) == ("PIX", "SYS")
-    made = layout(snapshot("guest-rxe-root"))
-    assert [(nic.name, nic.pci) for nic in made.nics or ()][:3] == [
-        ("rxe0", None),
-        ("rxe1", None),
-        ("enp67s0", "0000:43:00.0"),
-    ]
-    assert (made.gpus, made.paths) == (None, None)
-
-
-@each_row(("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 8, 10, 11), "0-2,8,10-11"), ((1, 0), "0-1")])
-def test_numbers_are_written_as_the_kernel_writes_them(numbers: tuple[int, ...], text: str) -> None:
-    assert fold_numbers(numbers) == text
-
-
-# Reports.
-
-
-def report(*machines: str) -> Report:
-    seen = [snapshot(name) for name in machines]
+def report(name: str) -> Report:
+    seen = snapshot(name)
     return Report(
         tool=Tool("ncclprobe", "0"),
         started="2026-11-21T00:00:00+00:00",
@@ -365,25 +301,21 @@ def report(*machines: str) -> Report:
         command="ncclprobe doctor",
         status=Status.PASS,
         exit_code=0,
-        topology={each.node: layout(each) for each in seen},
-        choices={each.node: choose(each) for each in seen},
+        topology={seen.node: layout(seen)},
+        choices={seen.node: choose(seen)},
     )
 
 
-@each_row("path", CAPTURES, ids=lambda path: path.stem)
-def test_choices_and_topology_are_read_back_as_they_were_written(path: Path, tmp_path: Path) -> None:
-    as_json.write(report(path.stem), str(tmp_path / "r.json"))
-    assert as_json.read(str(tmp_path / "r.json")) == report(path.stem)
-
-
-@each_row("width", [60, 100])
-@each_row("path", CAPTURES, ids=lambda path: path.stem)
-def test_the_verbose_report_shows_them_in_lines_that_fit(path: Path, width: int) -> None:
-    assert "would choose" not in as_text.render(report(path.stem))
-    lines = as_text.render(report(path.stem), verbose=True, width=width).split("would choose\n")[1].splitlines()
-    assert [line.split()[0] for line in lines if line[:3].strip()][-3:] == ["NVLS", "checks:", "Ready"]
-    assert len(lines) < 40
-    assert all(len(line) <= width or "/" in line for line in lines)
+@every_capture
+def test_choices_are_read_back_as_they_were_written_and_shown_in_lines_that_fit(name: str, tmp_path: Path) -> None:
+    as_json.write(report(name), str(tmp_path / "r.json"))
+    assert as_json.read(str(tmp_path / "r.json")) == report(name)
+    assert "would choose" not in as_text.render(report(name))
+    for width in (60, 100):
+        lines = as_text.render(report(name), verbose=True, width=width).split("would choose\n")[1].splitlines()
+        assert [line.split()[0] for line in lines if line[:3].strip()][-3:] == ["NVLS", "checks:", "Ready"]
+        assert len(lines) < 40
+        assert all(len(line) <= width or "/" in line for line in lines)
 
 
 def test_alike_is_said_once_and_each_reason_is_there() -> None:
