@@ -12,7 +12,6 @@ from ncclprobe.checks.log import Examples
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
-from tests.checks.cases.examples import EXAMPLES
 
 VALUES = Path(__file__).parents[2] / "data" / "case_values.txt"
 _VALUE = re.compile(r"[^\s,;()'\"]*\d[^\s,;()'\"]*")
@@ -65,25 +64,20 @@ def said(findings: Iterable[Finding]) -> str:
 
 
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
-    """Yield a line for each finding of bad cases, then of others: the numbers and names a user reads, not the wording.
+    """Yield a line for each finding of bad cases, then of others: what a user reads of it, but for the wording.
 
-    They are the words with a digit of the message, the remedy and the evidence; then the writer, subject and place.
+    It has what `said` writes, the words with a digit of the message, the remedy and the evidence, and its place.
     """
     for rule in rules:
         other = [row.facts for row in cases_of(rule.key, "other") if not row.must.startswith("UNKNOWN")]
         for number, example in enumerate([*rule.bad_examples(), *other]):
             for each in rule.run(*example):
                 texts = (each.message, each.remedy, each.headline, each.seen)
-                words = " | ".join(filter(None, (" ".join(_VALUE.findall(text)) for text in texts)))
-                said = each.occurrence
-                place = f" @ {said.ranks} {said.hosts} {said.peers} {said.peer_hosts} {said.line}" if said else ""
+                words = " | ".join(filter(None, (said([each]), *(" ".join(_VALUE.findall(text)) for text in texts))))
+                by = each.occurrence
+                place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line}" if by else ""
                 loss = f" -{each.loss:.3f}" if each.loss is not None else ""
                 yield f"{rule.key} {number}: {words}{loss}{place}"
-
-
-def expected(check: Check) -> list[str]:
-    """Return what the check must say of its own bad example and of each bad case, in the order of `with_cases`."""
-    return [EXAMPLES[check.key], *(row.must for row in cases_of(check.key, "bad"))]
 
 
 def cases_of(key: str, kind: str) -> list[Row]:
@@ -94,8 +88,7 @@ def cases_of(key: str, kind: str) -> list[Row]:
 @cache
 def written() -> dict[str, list[Row]]:
     """Return the cases of all modules here by the keys of their checks."""
-    names = [each.name for each in pkgutil.iter_modules(__path__) if each.name != "examples"]
-    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
     pairs = [(key, [row for each in given for row in _read(each)]) for m in modules for key, given in m.CASES.items()]
     assert len(dict(pairs)) == len(pairs), "the cases of a check stand in one module"
     return dict(pairs)
