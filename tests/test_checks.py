@@ -12,6 +12,7 @@ from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from tests.checks.cases import VALUES, case_values, cases_of, checks, said, written
 from tests.checks.edges import CHANGES, EDGES, moved
+from tests.checks.variants import VARIANTS, variants
 
 CHECKS = checks()
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -62,6 +63,13 @@ def test_every_text_and_list_that_a_check_judges_leads_to_what_was_read() -> Non
     kept = CHANGES.read_text(encoding="utf-8").splitlines()
     assert list(moved(CHECKS, kept)) == [], "run scripts/golden.py, and read the difference"
     assert len(kept) > 1500
+
+
+def test_what_a_check_says_of_its_cases_after_one_change_is_what_was_read() -> None:
+    """A condition that is dropped, or asks for too much, must fail here: tests.checks.variants."""
+    kept, now = VARIANTS.read_text(encoding="utf-8").splitlines(), list(variants(CHECKS))
+    assert sorted({*kept} ^ {*now}) == [], "run scripts/golden.py, and read the difference"
+    assert len(kept) > 4000
 
 
 def test_every_case_is_of_a_check() -> None:

@@ -120,7 +120,7 @@ class Examples(Struct, frozen=True):
 
     def __call__(self) -> list[tuple[Any, ...]]:
         """Return the facts that the reader makes of them."""
-        return [_facts(example, self.signs) for example in self.written()]
+        return [facts_of(example, self.signs) for example in self.written()]
 
 
 def cause(
@@ -147,7 +147,7 @@ def cause(
     return declare
 
 
-def _facts(example: Example, signs: Sequence[str]) -> tuple[Any, ...]:
+def facts_of(example: Example, signs: Sequence[str]) -> tuple[Any, ...]:
     """Return the arguments of a check: what the reader makes of texts.
 
     The reader is imported here: discovery imports this folder to see whose facts it judges, in the doctor too.

@@ -14,7 +14,7 @@ from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
 
 VALUES = Path(__file__).parents[2] / "data" / "case_values.txt"
-_VALUE = re.compile(r"[^\s,;()'\"]*\d[^\s,;()'\"]*")
+_VALUE = re.compile(r"`[^`]+`|\b[A-Z]+_[A-Z_]+\b|\b(?:PIX|PXB|PHB|SYS|NVL|SHM)\b|[^\s,;()'\"]*\d[^\s,;()'\"]*")
 
 
 Cases = Mapping[str, Sequence[Any]]
@@ -66,18 +66,19 @@ def said(findings: Iterable[Finding]) -> str:
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
     """Yield a line for each finding of bad cases, then of others: what a user reads of it, but for the wording.
 
-    It has what `said` writes, the words with a digit of the message, the remedy and the evidence, and its place.
+    It has what `said` writes, the action, the numbers, names and commands of its texts, and its place.
     """
     for rule in rules:
         other = [row.facts for row in cases_of(rule.key, "other") if not row.must.startswith("UNKNOWN")]
         for number, example in enumerate([*rule.bad_examples(), *other]):
             for each in rule.run(*example):
-                texts = (each.message, each.remedy, each.headline, each.seen)
-                words = " | ".join(filter(None, (said([each]), *(" ".join(_VALUE.findall(text)) for text in texts))))
+                texts = (each.message, each.remedy, each.headline, each.seen, each.confidence.how)
+                words = [" ".join(_VALUE.findall(text)) for text in texts]
+                what = " | ".join(filter(None, [f"{said([each])}, {each.action}, {each.confidence.level}", *words]))
                 by = each.occurrence
                 place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line}" if by else ""
-                loss = f" -{each.loss:.3f}" if each.loss is not None else ""
-                yield f"{rule.key} {number}: {words}{loss}{place}"
+                loss = f" -{each.loss:.3f} {each.lost_GBps or 0:.4g}" if each.loss is not None else ""
+                yield f"{rule.key} {number}: {what}{loss}{place}"
 
 
 def cases_of(key: str, kind: str) -> list[Row]:

@@ -58,6 +58,19 @@ LINK = Event(3600.0, "xid", BUS, "145", "RLW_REMAP Fatal XC0 i0 Link 13", fatal=
 LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13", fatal=False)
 
 
+_LOST = replace(HEALTHY, lost="NVML nvmlDeviceGetMemoryInfo: GPU is lost")
+_GRAVE_XIDS = ("48", "64", "74", "79", "95", "119", "120", "140")
+_OTHER_XIDS = ("13", "31", "43", "45", "63", "121", "999")
+_NAMES = enumerate(("GPU-8a31-0", "GPU-8b31-1", "GPU-8c31-2"))
+_UNLIKE = box(*(replace(HEALTHY, name="V100" if n == 1 else "H100", uuid=uuid) for n, uuid in _NAMES))
+_SEEING_TWO = ("0,2", "GPU-8a31,GPU-8c", "GPU-8a31-0,GPU-8c31-2")
+
+
+def _nvlink(code: int, fatal: bool = True) -> Event:
+    """Return what a Blackwell reports of an NVLink."""
+    return Event(7000.0 if fatal else 7100.0, "xid", BUS, str(code), "", fatal=fatal)
+
+
 _TOLD_APART = replace(PAIR, all=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in PAIR.all))
 
 _count = rows_of(
@@ -132,6 +145,8 @@ CASES: Cases = {
         (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
     ],
     "gpu.model": [
+        ("WARN node: GPU1", _UNLIKE, ALL),
+        *((_UNLIKE, Environment({"CUDA_VISIBLE_DEVICES": text})) for text in _SEEING_TWO),
         ("WARN job: GPUs", box(HEALTHY, OTHER), ALL),
         ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
         (WELL, ALL),
@@ -139,6 +154,10 @@ CASES: Cases = {
         (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
     ],
     "gpu.clocks/throttle": [
+        ("WARN node: GPU0", box(replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown")))),
+        ("WARN node: GPU0", box(replace(HEALTHY, throttle=("hw-slowdown",)))),
+        ("NOTE unknown: GPU1, GPU2", box(HEALTHY, _UNTOLD, _UNTOLD)),
+        ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST)),
         (
             "WARN node: GPU0; NOTE unknown: GPU1",
             box(replace(HEALTHY, throttle=("hw-thermal-slowdown",)), _UNTOLD, HEALTHY),
@@ -147,10 +166,13 @@ CASES: Cases = {
         (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),),
     ],
     "gpu.errors/remap": [
+        ("UNKNOWN: Unknown Error", box(replace(HEALTHY, remap_pending=REFUSED, remap_failed=REFUSED))),
+        ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST)),
         ("FAIL node: GPU1", box(HEALTHY, replace(HEALTHY, remap_failed=True))),
         (box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),),
     ],
     "gpu.busy": [
+        ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST)),
         ("WARN unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,)))),
         ("FAIL unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB))),
         ("FAIL unknown: GPU0", box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0))),
@@ -159,6 +181,7 @@ CASES: Cases = {
         (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
     ],
     "gpu.mode/mig": [
+        ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST), Launch()),
         ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
         ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
         ("WARN node: GPU0", box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
@@ -174,6 +197,11 @@ CASES: Cases = {
         (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
     ],
     "gpu.errors/xid": [
+        *(("FAIL node: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in _GRAVE_XIDS),
+        *(("WARN node: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in ("62", "92", "94", "109")),
+        *(("NOTE unknown: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in _OTHER_XIDS),
+        *(("FAIL node: GPU0", log(_nvlink(code), _nvlink(code, fatal=False)), BOX) for code in range(144, 151)),
+        *((log(_nvlink(code, fatal=False)), BOX) for code in range(144, 151)),
         ("FAIL node: GPU0", log(LINK), BOX),
         ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
         ("WARN node: GPU0", log(replace(FELL, at_s=100.0), uptime_s=300_000.0), BOX),

@@ -1,5 +1,7 @@
 """What the checks of how ranks meet must object to, and what they must accept."""
 
+from typing import Any
+
 from ncclprobe.checks.env.fixtures import ETH0, LO, interface, over
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
 from ncclprobe.checks.launch.meeting import (
@@ -13,7 +15,7 @@ from ncclprobe.checks.launch.meeting import (
     PROCESS,
     THERE,
 )
-from ncclprobe.checks.launch.mesh import ALL_STAYED, CALM, CROWD, HEALTHY, ONLY_DEFAULT, ONLY_NCCL, example
+from ncclprobe.checks.launch.mesh import HEALTHY
 from ncclprobe.checks.launch.ports import (
     ANY,
     DROPS,
@@ -31,14 +33,16 @@ from ncclprobe.checks.launch.ports import (
     ifnames,
     names_of,
 )
-from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.facts.launcher import Launch, detect
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.ports import Chain, Firewall, Ports
-from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
+from ncclprobe.facts.reach import Proof, Reach, RollCall
 from ncclprobe.model.nccl_selection import Decision, InterfaceChoice
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
+from tests.checks.cases.sync_nodes import four
 
 _TWO_NETS = Every(
     {
@@ -53,10 +57,6 @@ _SAME = Every(dict.fromkeys(("n0", "n1"), Interfaces((LO, ETH0))))
 _FILTERED = replace(AT, outcome="filtered", detail="timed out", tries=14, seconds=60.0, seen=("refused", "filtered"))
 _TWICE = Ranks({"n0": {0: PROCESS, 1: PROCESS}, "n1": {1: PROCESS, 2: PROCESS}})
 _REACHED: Every[Reach | Absent] = Every({"n1": AT, "n2": replace(AT, address="10.9.0.1")})
-_LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trouble("10.0.0.3", "reset", "", 2),))})
-_DEAD = example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
-_ONE_WAY = example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
-_ONLY_GLOO = example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
 _AT_ETH0 = [Decision((InterfaceChoice("eth0", address, "", ""),), "") for address in ("10.0.0.5", "fd00::5%eth0")]
 _OVER_IPV4, _OVER_IPV6 = (
     Every(dict.fromkeys(("n0", "n1"), replace(over("Socket"), bootstrap=bootstrap))) for bootstrap in _AT_ETH0
@@ -73,7 +73,32 @@ _UNSEEN = (
 LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
 
-_gloo_group = rows_of(
+def _nodes(*names: str) -> dict[str, Any]:
+    """Return nodes of two networks and two address families with these names of their own."""
+    six = {i: Address("eth0", "inet6", f"fd00::{i + 5}", "ffff:ffff:ffff:ffff::", running=True) for i in range(4)}
+    loops = replace(LO, addresses=(*LO.addresses, Address("lo", "inet6", "::1", "ffff:" * 7 + "ffff", running=True)))
+    hosts = {}
+    for i in range(len(names)):
+        four = interface("eth0", 2, f"10.0.0.{i + 5}")
+        eth0 = replace(four, addresses=(*four.addresses, six[i]))
+        hosts[f"n{i}"] = Interfaces((loops, eth0, interface("eth1", 3, f"10.1.0.{i + 5}")))
+    systems = {node: System(node, "6.8", "x86_64", "", node) for node in hosts}
+    none = ifnames(*[""] * len(names))
+    return {"interfaces": Every(hosts), "names": names_of(*names), "environments": none, "systems": Every(systems)}
+
+
+def _reached(outcome: str, seen: tuple[str, ...] = (), **details: Any) -> Reach:
+    return replace(AT, outcome=outcome, seen=seen or (outcome,), tries=9, seconds=12.4, **details)
+
+
+_BLAMED = {"refused": "job", "filtered": "unknown", "unreachable": "unknown", "address": "node", "denied": "image",
+           "route": "node", "foreign": "job", "stranger": "job", "a kind of tomorrow": "unknown"}  # fmt: skip
+_ONE_UNASKED = Every({**names_of("10.0.0.5").by_node, "n1": Absent("not asked")})
+_OF_EIGHT, _OF_FOUR = (
+    detect({"RANK": rank, "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": gpus})
+    for rank, gpus in (("0", "8"), ("8", "4"))
+)
+_gloo = rows_of(
     interfaces=HOSTS,
     names=names_of("10.0.0.5", "10.0.0.6"),
     environments=ifnames("", ""),
@@ -83,53 +108,73 @@ _gloo_group = rows_of(
 )
 CASES: Cases = {
     "launch.gloo-group": [
-        _gloo_group("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
-        _gloo_group("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
-        _gloo_group(
+        _gloo("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
+        _gloo("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
+        _gloo(
             "FAIL job: n[0-1] on n0 n1",
             interfaces=_TWO_NETS,
             environments=ifnames("eth0,eth1", "eth0"),
             job=Job("gloo"),
         ),
-        _gloo_group("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
-        _gloo_group(job=Job("gloo")),
-        _gloo_group(environments=ifnames("eth0", "")),
-        _gloo_group(environments=ifnames("eth9", "")),
-        _gloo_group(interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({}), job=Job("gloo")),
+        _gloo("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
+        _gloo("FAIL image: n2 on n2", **_nodes("10.0.0.5", "10.0.0.6", "fd00::7"), job=Job("gloo")),
+        _gloo("WARN image: n[0-1] on n0 n1", **_nodes("10.0.0.5", "fd00::6")),
+        _gloo("WARN image: n[0,2] on n0 n2", **_nodes("127.0.1.1", "10.0.0.6", "", "10.0.0.8")),
+        _gloo("WARN job: n2 on n2", **_nodes("", "", "") | {"environments": ifnames("eth0,eth1", "eth0,eth1", "eth0")}),
+        _gloo(
+            "UNKNOWN: the address that gloo would listen on", **_nodes("10.0.0.5", "10.0.0.6") | {"names": _ONE_UNASKED}
+        ),
+        _gloo(job=Job("gloo")),
+        _gloo(environments=ifnames("eth0", "")),
+        _gloo(environments=ifnames("eth9", "")),  # that node's own check says it
+        _gloo(**_nodes("127.0.1.1", "10.0.0.6", "10.0.0.7")),  # one that calls all others
+        _gloo(interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({}), job=Job("gloo")),
     ],
     "launch.master/master-reach": [
         ("FAIL unknown: node0:29500", _FILTERED),
         ("FAIL job: node0:29500", replace(AT, outcome="resolve", address="", source="", interface="")),
+        ("FAIL job: [fd00::1]:29500", _reached("refused", target="fd00::1", address="fd00::1")),
+        *((f"FAIL {blame}: node0:29500", _reached(outcome)) for outcome, blame in _BLAMED.items()),
+        ("UNKNOWN: closed the connection before it answered", _reached("hung-up")),
+        ("UNKNOWN: node0:29500", _reached("silent", seen=("hung-up", "silent"))),
+        ("UNKNOWN: node0:29500", _reached("filtered", seen=("refused", "hung-up", "filtered"))),
+        ("UNKNOWN: node0:29500", _reached("hung-up", seen=("silent", "hung-up"))),
     ],
     "launch.ranks/rank-twice": [
         ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), NO_PROCESSES),
         ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": NODE1}), _TWICE),
+        (
+            "FAIL job: node rank 1 on n0 n1",
+            Every({"n0": NODE1, "n1": NODE1}),
+            Ranks({node: {8: FIRST, 9: FIRST} for node in ("n0", "n1")}),
+        ),
         (Every({"n0": Launch(), "n1": Launch()}), NO_PROCESSES),
     ],
     "launch.vars/world-agree": [
         ("FAIL job: nnodes on n1", Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND})),
         ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
+        ("FAIL job: WORLD_SIZE on gpu04", Every({**four(0, 1, 2).by_node, **four(3, world_size=24).by_node})),
+        (Every({"n0": _OF_EIGHT, "n1": _OF_FOUR}),),  # they guess the number of nodes, 2 and 4
     ],
     "launch.master/master-agree": [
         ("WARN image: node0 on n2", Every({"n0": THERE, "n1": THERE, "n2": ELSEWHERE}), _REACHED),
+        ("FAIL image: node0 on n2", Every({"n0": THERE, "n1": THERE, "n2": ELSEWHERE}), NOBODY),
         ("FAIL image: node0", Every({"n0": THERE, "n1": ELSEWHERE}), NOBODY),
         (Every({"n0": THERE, "n1": replace(THERE, name="10.0.0.1")}), NOBODY),
         (Every({"n0": replace(THERE, addresses=("fd00::1", "10.0.0.1")), "n1": THERE}), NOBODY),
     ],
     "launch.ranks/rank-silent": [
         ("FAIL unknown: n0 local rank 1 on n0", OF_TWO, Ranks({"n0": {0: FIRST}}), Every({"n0": RollCall(1)})),
+        (
+            "FAIL unknown: gpu01 local rank 5 on gpu01",
+            four(0),
+            Ranks({"gpu01": {r: replace(FIRST, local_rank=r) for r in range(8) if r != 5}}),
+            Every({}),
+        ),
     ],
-    "launch.mesh/tcp-mesh": [
-        ("FAIL node: n2 on n2", _DEAD, ALL_STAYED),
-        ("FAIL node: n2 on n2", _ONE_WAY, ALL_STAYED),
-        ("WARN fabric: n0 -> n2 on n0 n2", ONLY_NCCL, ALL_STAYED),
-        ("WARN node: n2 on n2", _ONLY_GLOO, ALL_STAYED),
-        (_DEAD, _LOST_ONE),
-        (ONLY_DEFAULT, ALL_STAYED),
-    ],
-    "launch.mesh/tcp-mesh-iface": [
-        (HEALTHY, ALL_STAYED),
-        (_DEAD, ALL_STAYED),
+    "launch.unproven": [
+        ("UNKNOWN: secret", Every({"n0": Proof("none", proved=False), "n1": Absent("")})),
+        (Every({"n0": Proof("munge", proved=True), "n1": Absent("")}),),
     ],
     "launch.mesh/firewall": [
         ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), UNTRIED, UNCHOSEN),
@@ -161,9 +206,5 @@ CASES: Cases = {
         ("NOTE unknown: ephemeral ports", TWO_NODES, USUAL, Ports((), 28000)),  # waiting ones
         (LARGE, USUAL, Ports((), 5000)),
         (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
-    ],
-    "launch.port/port-flooded": [
-        ("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=CROWD)}), HEALTHY),
-        (CALM, HEALTHY),
     ],
 }

@@ -27,10 +27,11 @@ from ncclprobe.checks.nvl import (
 )
 from ncclprobe.expect.tables.gpus import nvlink_products
 from ncclprobe.facts.driver import FabricManager
+from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvlink import GpuLinks, NvLinks, NvlinkStatus
+from ncclprobe.facts.nvlink import GpuLinks, NvLinks, NvlinkStatus, parse
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent
@@ -75,8 +76,27 @@ def _rated(name: str, speed: int) -> tuple[object, ...]:
 _fm_service = rows_of(
     pci=SWITCHES, manager=FabricManager("535.104.05", running=False), gpus=box(NO_FABRIC), container=Container()
 )
+
+
+def printed(name: str, active: int, speed: str = "25 GB/s", gpu: int = 0, count: int = 12) -> str:
+    """Return what `nvidia-smi nvlink -s` prints of one GPU, of whose links so many are active."""
+    states = (f"\t Link {n}: {speed if n < active else '<inactive>'}\n" for n in range(count))
+    return f"GPU {gpu}: {name} (UUID: GPU-1)\n{''.join(states)}"
+
+
+_A100, _BRIDGED = "NVIDIA A100-SXM4-80GB", "NVIDIA RTX A6000"
+_FOUR = "".join(printed(_A100, 12, gpu=n) for n in range(4))
+_PAIR = "".join(printed(_BRIDGED, 4, "14.062 GB/s", gpu=n, count=4) for n in range(2))
+_IDLE = "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+_UNUSED = printed(_BRIDGED, 0, gpu=2, count=0) + _IDLE
+_WELL = (printed(_A100, 12, gpu=7), _FOUR, _FOUR.replace("GPU-1", "GPU-redacted"), _PAIR)
+_FAILED = replace(HEALTHY, fabric=replace(CLUSTER, status=3))
 CASES: Cases = {
     "nvl.fabric/fabric": [
+        ("FAIL node: GPU0", box(_FAILED), LINKS, KernelLog((), 240.0)),
+        ("FAIL node: GPU0", box(_FAILED, WAITING), LINKS, KernelLog((), 3600.0)),
+        ("UNKNOWN: GPU0 with the NVLink fabric is in progress, 4 min after", box(WAITING), LINKS, KernelLog((), 240.0)),
+        ("UNKNOWN: in progress: wait", box(WAITING), LINKS, UNSAID),
         ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, NO_LOG),
         ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, NO_LOG),
         ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, NO_LOG),
@@ -102,6 +122,9 @@ CASES: Cases = {
         (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
     ],
     "nvl.links": [
+        ("FAIL link: GPU6", UNSAID, UNSAID, parse(_FOUR + printed(_A100, 0, gpu=6, count=0) + _IDLE), UNSAID, UNSAID),
+        ("NOTE unknown: GPU2", UNSAID, UNSAID, parse(_PAIR + _UNUSED), UNSAID, UNSAID),
+        *((UNSAID, UNSAID, parse(text), UNSAID, UNSAID) for text in (*_WELL, "")),  # a part without NVLink: no output
         ("FAIL link: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL, UNSAID),
         ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST, UNSAID),
         ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID, UNSAID),
@@ -152,6 +175,7 @@ CASES: Cases = {
         ),
     ],
     "nvl.rate": [
+        *((UNSAID, UNSAID, parse(text)) for text in (*_WELL, _PAIR + _UNUSED)),
         ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
         (
             "WARN node: GPU3",

@@ -1,5 +1,6 @@
 """What the checks of PCIe must object to, and what they must accept."""
 
+from ncclprobe.checks.env.fixtures import over
 from ncclprobe.checks.gpu.siblings import TREE, TWO
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
 from ncclprobe.checks.pci.links import (
@@ -35,6 +36,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PcieLink, PcieSettings, PciPosition
+from ncclprobe.model.nccl_selection import Choices, Decision, PeerChoice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -92,8 +94,21 @@ _APART = {
     )
     for n, kind in ((1, (0x030200, 0x10DE)), (2, (0x020700, 0x15B3)))
 }
+
+
+def _between_gpus(*ways: tuple[str, str]) -> Choices:
+    """Return what NCCL does between the GPUs of two pairs, or of the first."""
+    pairs = (("GPU0", "GPU1"), ("GPU2", "GPU3"))
+    return replace(over(""), p2p=Decision(tuple(PeerChoice(pairs, *way, False, "") for way in ways), ""))
+
+
+_OVER_PCIE = _between_gpus(("P2P", "PIX"), ("SHM", "SYS"))
+_BETWEEN = (_OVER_PCIE, _between_gpus(("P2P", "NVL")), _between_gpus(("SHM", "PHB")))
+_REDIRECTED = below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
 CASES: Cases = {
     "pci.topology-agree": [
+        ("NOTE unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),  # the same to NCCL
+        ("WARN unknown: GPU0 and GPU1", printed("SOC"), TREE, TWO, NO_LINKS, Fabric(), METAL),  # the old name of SYS
         ("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL),
         (
             "UNKNOWN: no pair of devices is in both the PCI tree and nvidia-smi's matrix",
@@ -104,7 +119,6 @@ CASES: Cases = {
             Fabric(),
             METAL,
         ),
-        (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("PIX", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
         (printed("NV4"), TREE, TWO, Absent("NVML: not permitted"), Fabric(), METAL),
         (printed("NV4"), TREE, _ONE_LOST, NO_LINKS, Fabric(), METAL),
@@ -166,6 +180,7 @@ CASES: Cases = {
         (linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
     ],
     "pci.acs": [
+        *(("WARN node: PCIe switches", _REDIRECTED, each) for each in _BETWEEN),
         (
             "UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond (root sees it) (needs root)",
             below_a_switch(seen=False),
@@ -177,6 +192,7 @@ CASES: Cases = {
         (Pci(_APART, _ROOTS), UNCHOSEN),
     ],
     "pci.iommu": [
+        *(("WARN node: IOMMU", below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS, each) for each in _BETWEEN),
         (
             "UNKNOWN: permission denied",
             replace(below_a_switch(), devices=_BLIND),

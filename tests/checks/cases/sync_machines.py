@@ -2,7 +2,6 @@
 
 from ncclprobe.checks.env.fixtures import PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, nccl, over, port
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.checks.sync.host import (
     ALL_FREE,
     ALL_ROOMY,
@@ -29,7 +28,6 @@ from ncclprobe.checks.sync.host import (
     UNLIKE,
     cpus_of,
 )
-from ncclprobe.checks.sync.roster import TWO_OF_THREE
 from ncclprobe.checks.sync.settings import (
     FW,
     GPUS,
@@ -45,7 +43,6 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.process import SharedMemory
-from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Every, Job
 from ncclprobe.model.values import replace
@@ -67,8 +64,6 @@ def _efa(state: str = "ACTIVE") -> Fabric:
 _NO_HCAS = Every({f"n{i}": Fabric() for i in range(4)})
 _SPLIT = Every({**TWO_SOCKETS.by_node, "n3": cpus_of(28, 28, 28, 28)})
 _SMALL = SharedMemory(64 * MIB, 64 * MIB)
-_BABBLE = Trouble("10.77.0.2", "foreign", "it said 'GET / HTTP/1.1'")
-_HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of 90210 bytes", 1)
 _OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
 
 
@@ -110,14 +105,6 @@ CASES: Cases = {
         ("WARN image: RLIMIT_MEMLOCK", Every({"n0": FREE, "n1": FEW}), ALL_ROOMY),
         (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
         (ALL_FREE, Every({"n0": ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
-    ],
-    "sync.nodes/node-missing": [
-        ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
-        ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
-        (
-            Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}),
-            Every({"n0": Gathering(1, 1.0, (_BABBLE,))}),
-        ),
     ],
     "sync.versions/nccl-version": [
         ("FAIL image: nodes", Every({"n0": NEW, "n1": OLD})),
