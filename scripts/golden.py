@@ -2,7 +2,7 @@
 """Write what tests keep: the findings of captured machines, the values of bad cases with the edges
 of their numbers, the values of whole commands and functions, and the signs of causes that ncclprobe ships.
 
-    .venv/bin/python scripts/golden.py [captures | cases | edges | variants | signs | FILE of command_values …]
+    .venv/bin/python scripts/golden.py [captures | cases | edges | changes | signs | FILE of command_values …]
 
 Without a name: all of it. Read the difference before committing: is each line true, and of help?
 """
@@ -21,8 +21,8 @@ from zoo import findings
 from ncclprobe.engine.diagnose import LEFT, every_check
 from tests import command_values
 from tests.checks.cases import VALUES, case_values, checks
-from tests.checks.edges import CHANGES, EDGES, changes, edges
-from tests.checks.variants import VARIANTS, variants
+from tests.checks.changes import CHANGES, changes
+from tests.checks.edges import EDGES, edges
 
 
 def main() -> int:
@@ -33,7 +33,6 @@ def main() -> int:
         "signs": lambda: write_lines(SIGNS, signs()),
         "edges": lambda: write_lines(EDGES, edges(checks())),
         "changes": lambda: write_lines(CHANGES, changes(checks())),
-        "variants": lambda: write_lines(VARIANTS, variants(checks())),
         **{name: partial(write_values, name) for name in command_values.FILES},
     }
     for name in sys.argv[1:] or parts:

@@ -1,15 +1,14 @@
-"""What a check says of a case of which one value is changed: another number, another text, one item less.
+"""Where each number that a check judges has its edge: found by changing one number of a case at a time.
 
-`tests/data/case_edges.txt` keeps a line for each edge of a number: the check, its case, the number's place, and what
-the check says of the last value on this side and of the first on the other. `tests/data/case_changes.txt` keeps a line
-for each other change after which the check says something else. scripts/golden.py finds both anew.
+`tests/data/case_edges.txt` keeps a line for each: the check, its case, the number's place, and what the check says of
+the last value on this side and of the first on the other. scripts/golden.py finds them anew.
 """
 
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +17,12 @@ from ncclprobe.model.registry import Check
 from ncclprobe.model.values import Struct, replace
 from tests.checks.cases import said
 
-EDGES, CHANGES = (Path(__file__).parents[1] / "data" / name for name in ("case_edges.txt", "case_changes.txt"))
+EDGES = Path(__file__).parents[1] / "data" / "case_edges.txt"
 _FACTORS = (0, 0.25, 0.5, 0.8, 0.93, 1, 1.04, 1.2, 1.8, 4, 100)
 _FROM_NOTHING = (0, 1, 3, 10, 100, 1e4, 1e9)
 _CLOSE = 1e-3
-_MOST_NUMBERS, _MOST_CHANGES, _MOST_SCANS = 60, 150, 3
-_LONGEST, _LONG_TEXT = 100_000, 200
+_MOST_NUMBERS, _MOST_SCANS = 60, 3
+_LONGEST = 100_000
 
 _DIGITS = re.compile(r"\d+")
 
@@ -32,12 +31,12 @@ Number = bool | int | float
 
 
 class Place(NamedTuple):
-    """A value of a case: where it stands, the name of its field, and what makes the case with another in its place."""
+    """A number of a case: where it stands, the name of its field, its value, and the case with another in its place."""
 
     path: str
     field: str
-    value: Any
-    put: Callable[[Any], Any]
+    value: Number
+    put: Callable[[Number], Any]
 
 
 def edges(rules: Iterable[Check]) -> Iterator[str]:
@@ -49,7 +48,7 @@ def edges(rules: Iterable[Check]) -> Iterator[str]:
         for name, facts in _cases(rule):
             if len(repr(facts)) > _LONGEST:  # a fleet of thousands
                 continue
-            for place in islice(_numbers(facts), _MOST_NUMBERS):
+            for place in islice(_places(facts), _MOST_NUMBERS):
                 scanned[place.field] += 1
                 if scanned[place.field] > _MOST_SCANS:
                     continue
@@ -61,71 +60,22 @@ def edges(rules: Iterable[Check]) -> Iterator[str]:
 
 
 def moved(rules: Iterable[Check], kept: Iterable[str]) -> Iterator[str]:
-    """Yield the kept edges and changes after which a check says something else now."""
-    cases = {(rule.key, name): (rule, facts) for rule in rules for name, facts in _cases(rule)}
-    for (key, name), lines in groupby((line.split("\t") for line in kept), lambda line: (line[0], line[1])):
+    """Yield the kept edges at which a check says something else now."""
+    cases = {(rule.key, name): (rule, facts) for rule in rules if not rule.cause for name, facts in _cases(rule)}
+    for line in kept:
+        key, name, path, row = line.split("\t")
         if (key, name) not in cases:
             yield f"{key}: no case {name}"
             continue
         rule, facts = cases[key, name]
-        places = {each.path: each for each in _places(facts)}
-        for _, _, path, *row in lines:
-            if path not in places:
-                yield f"{key}, {name}: no value at {path}"
-                continue
-            for change, new, must in _kept(places[path].value, row):
-                if (does := _says(rule, places[path].put(new))) != must:
-                    yield f"{key}, {name}: {path}, {change}: {does}, not {must}"
-
-
-def _kept(value: Any, row: Sequence[str]) -> Iterator[tuple[str, Any, str]]:
-    """Yield each change of a kept line, what it makes of the value, and what the check says then."""
-    if len(row) == 2:
-        yield row[0], dict(_changed(value)).get(row[0]), row[1]
-        return
-    for side in row[0].split(" | "):
-        number, _, must = side.partition(" ")
-        yield number, _number(number), must
-
-
-def changes(rules: Iterable[Check]) -> Iterator[str]:
-    """Yield a line for each change of a text or collection after which a check says something else."""
-    for rule in rules:
-        seen, tried = set(), Counter[tuple[str, str]]()
-        for name, facts in _cases(rule):
-            if len(repr(facts)) > _LONGEST:
-                continue
-            usual = _says(rule, facts)
-            for place, change, new in islice(_all_changed(facts), _MOST_CHANGES):
-                kind = place.field, change if change[0] == "'" else "-"
-                tried[kind] += 1
-                if tried[kind] > _MOST_SCANS:
-                    continue
-                does = _says(rule, place.put(new))
-                if _differ(usual, does) and (kind, usual, does) not in seen:
-                    seen.add((kind, usual, does))
-                    yield f"{rule.key}\t{name}\t{place.path}\t{change}\t{does}"
-
-
-def _all_changed(facts: Facts) -> Iterator[tuple[Place, str, Any]]:
-    for place in _places(facts):
-        for change, new in _changed(place.value):
-            yield place, change, new
-
-
-def _changed(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a text or collection may be instead, with a word for it: nothing, another text, one item less."""
-    if isinstance(value, str) and value:
-        yield from (("''", ""), ("'x'", "x"))[: 1 + (len(value) < _LONG_TEXT)]
-    elif isinstance(value, tuple) and value and not hasattr(value, "_fields"):
-        for number in {0: 0, len(value) - 1: 0}:
-            yield f"-{number}", value[:number] + value[number + 1 :]
-    elif isinstance(value, frozenset):
-        for each in sorted(value, key=str)[:2]:
-            yield f"-{each}", value - {each}
-    elif isinstance(value, Mapping) and value:
-        for key in dict.fromkeys((*list(value)[:1], *list(value)[-1:])):
-            yield f"-{key}", {each: value[each] for each in value if each != key}
+        place = next((each for each in _places(facts) if each.path == path), None)
+        if place is None:
+            yield f"{key}, {name}: no number at {path}"
+            continue
+        for side in row.split(" | "):
+            value, _, must = side.partition(" ")
+            if (does := _says(rule, place.put(_number(value)))) != must:
+                yield f"{key}, {name}: {path} = {value}: {does}, not {must}"
 
 
 def _cases(rule: Check) -> Iterator[tuple[str, Facts]]:
@@ -180,13 +130,11 @@ def _narrowed(
     return low, high
 
 
-def _numbers(facts: Facts) -> Iterator[Place]:
-    return (each for each in _places(facts) if isinstance(each.value, Number))
-
-
 def _places(value: Any, path: str = "", field: str = "") -> Iterator[Place]:
-    """Yield a value and all within it; of several alike, in a list, those of the first and the last."""
-    yield Place(path, field, value, lambda new: new)
+    """Yield the numbers within a value; of several alike, in a list, those of the first and the last."""
+    if isinstance(value, bool | int | float):
+        yield Place(path, field, value, lambda new: new)
+        return
     for name, part, put in _parts(value):
         inner = field if isinstance(value, Mapping | tuple | list) else f"{type(value).__name__}.{name}"
         for each in _places(part, f"{path}/{name}", inner):

@@ -1,7 +1,7 @@
 """What each check says of its cases after one change: without a word of a log or a part of a fact, or with a fact of
 another case.
 
-`tests/data/case_variants.txt` keeps, for each case, the changes after which it says something else, and what. So a
+`tests/data/case_changes.txt` keeps, for each case, the changes after which it says something else, and what. So a
 condition that a rule drops, or one that it asks for too much, shows. scripts/golden.py writes it.
 """
 
@@ -16,11 +16,11 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from tests.checks.cases import said
 
-VARIANTS = Path(__file__).parents[1] / "data" / "case_variants.txt"
+CHANGES = Path(__file__).parents[1] / "data" / "case_changes.txt"
 _LONGEST, _MOST = 30_000, 24
 
 
-def variants(rules: Iterable[Check]) -> Iterator[str]:
+def changes(rules: Iterable[Check]) -> Iterator[str]:
     """Yield a line for each case and each other thing that its check says after changes, with the changes."""
     for rule in rules:
         cases = {
@@ -78,6 +78,8 @@ def _less(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         words = value.split(" ")
         for at in range(len(words)):
             yield f"-{path}.{at}", " ".join((*words[:at], *words[at + 1 :]))
+        if len(words) == 1:
+            yield f"{path} x", "x"
     elif isinstance(value, Struct):
         for name in type(value).__match_args__:
             for inner, new in _less(getattr(value, name), f"{path}.{name}"):
