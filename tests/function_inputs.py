@@ -41,7 +41,7 @@ from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
 from tests import captured_facts, expect_inputs, job_inputs, report_inputs
 from tests.checks import cases
-from tests.facts import test_launcher
+from tests.facts import made_up_jobs
 
 Rows = Iterator[tuple[str, object]]
 
@@ -143,14 +143,13 @@ def _meshes_inputs() -> Rows:
 
 def _launchers_inputs() -> Rows:
     """Each launcher's variables whole, and without each of them."""
-    names = [name for name in vars(test_launcher) if name.isupper() and isinstance(getattr(test_launcher, name), dict)]
-    for name in names:
-        variables: Mapping[str, str] = getattr(test_launcher, name)
+    given = {name: each for name, each in vars(made_up_jobs).items() if name.isupper() and name[0] != "_"}
+    for name, variables in ((name, each) for name, each in given.items() if isinstance(each, dict)):
         yield name, detect(variables)
         for gone in variables:
             left = {key: value for key, value in variables.items() if key != gone}
-            yield f"{name} without {gone}", (detect(left), half_given(test_launcher.ALL_FLAGS, left))
-    yield "flags", detect({}, test_launcher.ALL_FLAGS)
+            yield f"{name} without {gone}", (detect(left), half_given(made_up_jobs.ALL_FLAGS, left))
+    yield "flags", detect({}, made_up_jobs.ALL_FLAGS)
 
 
 def _plans_inputs() -> Rows:

@@ -51,6 +51,7 @@ from ncclprobe.model.errors import Failed, HostError, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.facts import made_up as of
+from tests.facts import made_up_jobs
 from tests.facts.made_up import GONE, NVML, TCP, learn
 
 UNREAD = r"""why=("|').*?\1, (?=refused='ParseError')"""  # what Python says of it differs by release
@@ -516,7 +517,7 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
 def results() -> Iterator[tuple[str, list[str]]]:
     """Yield each function, and a line for each of its rows: the arguments and what comes of them."""
     named = {f"{each.__module__.removeprefix('ncclprobe.')}.{each.__name__}": (each, CALLS[each]) for each in CALLS}
-    for name, (function, rows) in {**named, **DERIVED}.items():
+    for name, (function, rows) in {**named, **DERIVED, **made_up_jobs.rows()}.items():
         yield name, [f"{each!r:.70} -> {_result(function, each)}" for each in rows]
 
 
@@ -525,5 +526,9 @@ def _result(function: Callable[..., object], arguments: Any) -> str:
         found = function(*arguments) if isinstance(arguments, tuple) else function(arguments)
     except (ParseError, HostError, ValueError) as error:
         return type(error).__name__
-    spelled = re.sub(r"frozenset\(\{(.*?)\}\)", lambda each: str(sorted(each[1].split(", "))), str(found))
+    spelled = re.sub(
+        r"frozenset\(\{(.*?)\}\)",
+        lambda each: str(sorted(each[1].split(", "))),
+        found if isinstance(found, str) else repr(found),
+    )
     return f"{re.sub(UNREAD, '', spelled):.2000}"

@@ -255,8 +255,9 @@ OURS, MOST = "facts.child_for_tests", 1 << 20
 
 @each_row(
     ("request_", "why"),
-    [(b"open", "code 86"), (b"exec", "code 86"), (b"import", "code 86"), (b"memory", "ended with code"), (b"long", "64 MiB"),
-     (b"x" * (MOST + 1), "ended with code 0"), (b"closes", "the process that was asked does not answer")],
+    [(b"open", "code 86"), (b"exec", "code 86"), (b"import", "code 86"), (b"memory", "ended with code"),
+     (b"long", "64 MiB"), (b"x" * (MOST + 1), "ended with code 0"),
+     (b"closes", "the process that was asked does not answer")],
 )  # fmt: skip
 def test_a_child_cannot_open_run_import_or_grow_and_the_next_request_has_another(request_: bytes, why: str) -> None:
     with LimitedChild(OURS) as child:

@@ -1,0 +1,189 @@
+"""Variables of launchers, and lines of jobs' logs: `command_values/texts.txt` keeps what is made of each.
+
+What each launcher's variables mean without each of them is in `command_values/launchers.txt`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ncclprobe.facts.launcher import Flags, counts, detect, half_given, no_master
+from ncclprobe.logs import nccl_lines, texts, torch_lines
+from ncclprobe.logs.torch_lines import Progress, TimedOutWork
+from ncclprobe.model import bounds
+
+TORCHRUN = {
+    "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
+STARTED = {
+    "TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8",
+}  # fmt: skip
+SRUN = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "9", "SLURM_NTASKS": "12", "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4",
+}  # fmt: skip
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+}  # fmt: skip
+UNEVEN = MPIRUN | {"OMPI_COMM_WORLD_RANK": "8", "OMPI_COMM_WORLD_SIZE": "12", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+TRAINER = {
+    "PET_NNODES": "4", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job",
+    "PET_MASTER_PORT": "29500",
+}  # fmt: skip
+OPERATOR = {
+    "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "16", "RANK": "1",
+    "PET_MASTER_ADDR": "job-master-0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": "1", "PET_NNODES": "2",
+}  # fmt: skip
+OLD_OPERATOR = {
+    "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "2", "RANK": "1",
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+}  # fmt: skip
+ELASTIC = {"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "job-worker-0:23456", "PET_RDZV_BACKEND": "c10d"}
+DEEPSPEED = {
+    "RANK": "9", "WORLD_SIZE": "14", "LOCAL_RANK": "1", "LOCAL_SIZE": "6", "CROSS_RANK": "1", "CROSS_SIZE": "2",
+    "MASTER_ADDR": "n0", "MASTER_PORT": "29500",
+}  # fmt: skip
+ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "False", "MASTER_ADDR": "127.0.0.1"}
+SALLOC = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "1",
+}  # fmt: skip
+HYDRA = {"PMI_RANK": "9", "PMI_SIZE": "16", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "8"}
+PTY = SALLOC | {"SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "40001"}
+ALL_FLAGS = Flags(2, 1, "n0", 29500)
+_BY_HAND = {"RANK": "0", "WORLD_SIZE": "2"}
+_BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+_MET = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
+_LAUNCHES: Sequence[Any] = (
+    SRUN | {"SLURM_STEP_TASKS_PER_NODE": "6(x2)"}, {"PMI_RANK": "1", "PMI_SIZE": "2"}, {"RANK": "0", "WORLD_SIZE": "1"},
+    {}, SRUN | TORCHRUN, MPIRUN | {"OMPI_MCA_orte_num_nodes": "3"}, TRAINER | TORCHRUN,
+    # half set, or contradictory
+    {"RANK": "0"}, {"WORLD_SIZE": "2"}, _BY_HAND | {"MASTER_PORT": "1"}, _BY_HAND | {"MASTER_ADDR": "n0"},
+    TORCHRUN | {"RANK": "16"}, TORCHRUN | {"RANK": "15"}, TORCHRUN | {"LOCAL_RANK": "8"}, TORCHRUN | {"RANK": "-1"},
+    TORCHRUN | {"WORLD_SIZE": "sixteen"}, TORCHRUN | {"WORLD_SIZE": "4", "RANK": "1"}, TORCHRUN | {"WORLD_SIZE": "0"},
+    TORCHRUN | {"GROUP_WORLD_SIZE": "1", "GROUP_RANK": "0"}, TORCHRUN | {"GROUP_WORLD_SIZE": "17", "GROUP_RANK": "0"},
+    *(_BY_HAND | {"MASTER_ADDR": "n0", "MASTER_PORT": port} for port in ("0", "1", "65535", "65536", "x")),
+    {"RANK": "0", "WORLD_SIZE": str(bounds.JOB_RANKS), **_MET},
+    {"RANK": "0", "WORLD_SIZE": str(bounds.JOB_RANKS + 1), **_MET},
+    TORCHRUN | {"LOCAL_WORLD_SIZE": str(bounds.NODE_RANKS + 1)},
+    {"LOCAL_RANK": "0", "MASTER_ADDR": "n0"}, {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_RDZV_ENDPOINT": "x"},
+    TRAINER | {"PET_NODE_RANK": "4"}, TRAINER | {"PET_NNODES": "0"}, ELASTIC | {"PET_NNODES": "2:2"},
+    {**_BY_HAND, "MASTER_ADDR": None, "MASTER_PORT": None}, {"RANK": None, "WORLD_SIZE": "2"},
+    # a batch script or a shell of Slurm, which is no task; a prolog, or one node, is none of either
+    _BATCH, _BATCH | {"SLURM_NTASKS": "1"}, _BATCH | {"SLURM_NTASKS": "1", "SLURM_NNODES": "2"}, SALLOC, PTY,
+    {"SLURM_JOB_ID": "7", "SLURM_NNODES": "4", "SLURM_SCRIPT_CONTEXT": "prolog_slurmd"},
+    {"SLURM_JOB_ID": "7", "SLURM_NNODES": "4", "SLURM_SCRIPT_CONTEXT": "epilog_slurmctld"},
+    SALLOC | {"SLURM_JOB_NUM_NODES": "1"}, PTY | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"},
+    _MET, {"NCCL_DEBUG": "INFO", "CUDA_VISIBLE_DEVICES": "3"},
+    # accelerate's ranks are those of whoever started them
+    ACCELERATE | MPIRUN, ACCELERATE | TORCHRUN, {"ACCELERATE_MIXED_PRECISION": "no"},
+    # where to meet, and what the run is called
+    *(SRUN | {"SLURM_STEP_NODELIST": nodes} for nodes in ("gpu[007-008]", "gpu[1-", "gpu[1-3]", "")),
+    SRUN | {"SLURM_JOB_NODELIST": "n[1-2]"}, SRUN | {"SLURM_STEP_NODELIST": "n[1-2]", **_MET, "MASTER_ADDR": "n9"},
+    MPIRUN | {"MASTER_ADDR": "n0", "PMIX_NAMESPACE": "5", "SLURM_JOB_ID": "7"},
+    MPIRUN | {"MASTER_ADDR": "n0", "PMIX_NAMESPACE": "5", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
+    TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "True"}, TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"},
+    # options win over a launcher, which keeps its ranks; complete ones need no environment
+    ({}, ALL_FLAGS), (TORCHRUN, Flags(master_addr="n7")), (TORCHRUN, Flags()), ({"RANK": "0"}, ALL_FLAGS),
+    (SALLOC, ALL_FLAGS), (ACCELERATE, ALL_FLAGS), ({}, Flags(1)), ({}, Flags(2, 2, "n0", 1)), (TORCHRUN, Flags(3, 2)),
+)  # fmt: skip
+_HALF: Sequence[Any] = (
+    (Flags(node_rank=1), {}), (Flags(nnodes=2), {}), (Flags(master_addr="n0"), {}), (Flags(2, 0), {}),
+    (Flags(2, 0, "n0"), {}), (Flags(2, 2, "n0", 1), {}), (Flags(2, -1, "n0", 1), {}), (Flags(0), {}),
+    (Flags(node_rank=1), TORCHRUN), (Flags(), {}), (Flags(1), {}), (ALL_FLAGS, {}), (Flags(2, 0), _MET),
+    (Flags(master_port=1234), TORCHRUN), *((ALL_FLAGS, each) for each in ({"RANK": "0"}, SALLOC, ACCELERATE)),
+)  # fmt: skip
+_COMPLETIONS = (
+    "NET/IB : Got completion with error 12, opcode 1, len 32478, vendor err 129",
+    "NET/IB : Got completion from peer 10.0.0.2<40211> with error 12, opcode 1, len 0, vendor err 129 (Recv) "
+    "localGid fe80::1 remoteGid ::ffff:10.0.0.2",
+    "NET/IB: Got completion from peer n2.local<40211> with status=5 opcode=0 len=0 vendor err 249 (Send) "
+    "localGid ::ffff:10.1.0.1 remoteGids::ffff:10.1.0.2 hca mlx5_3",
+    "NET/IB: Got completion from peer 10.0.0.2<1> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
+    "vendor_err=129 qp_num=9  hca mlx5_0",
+    "NET/IB: Got completion",
+    "Got completion with error x",
+)
+_QP = "Call to ibv_modify_qp failed with"
+_REFUSALS = (
+    f"{_QP} error Invalid argument",
+    f"{_QP} error No data available errno 61",
+    f"{_QP} 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
+    "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2",
+    f"{_QP} 22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index -1, "
+    "local GID N/A, remote GID N/A",
+    "Call to ibv_create_qp failed",
+)
+_CONNECTIONS = (
+    "Connect to 10.0.0.2<4> failed : No route to host",
+    "Net : Connect to 10.0.0.2<4> failed : Connection refused",
+    "socketStartConnect: exceeded retries (20000)",
+    "socketPollConnect: exceeded timeouts (3)",
+    "socketPollConnect: connect to 10.0.0.2<4> returned Connection timed out, exceeded error retry count after 35 "
+    "attempts",
+    "socketPollConnect: connect to fe80::1%eth0<4> returned No route to host, retrying (1/34) after sleep for 100 msec",
+    "Call to connect returned Connection refused, retrying",
+    "Bootstrap : Using eth0:10.0.0.1<0>",
+)
+_USED = (
+    "Bootstrap : Using [0]eth0:10.0.0.1<0>",
+    "NET/Socket : Using [0]a:10.0.0.1<0> [1]b:fe80::1%b<0>",
+    "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+)
+_MAPPED = ("::ffff:10.1.0.1", "::ffff:10.2.0.1")
+_WATCHDOG = "Watchdog caught collective operation timeout: WorkNCCL("
+_WORKS = (
+    f"[Rank 3] {_WATCHDOG}OpType=ALLREDUCE, TensorShape=[4, 2], Timeout(ms)=1800000) ran for 1800042 milliseconds",
+    f"[PG ID 1 PG GUID 1(tp) Rank 3] {_WATCHDOG}SeqNum=7, OpType=_ALLGATHER_BASE, NumelIn=4, NumelOut=32, "
+    "Timeout(ms)=600000) ran for 600042 milliseconds before timing out.",
+    "loss 2",
+)
+_PROGRESS = (
+    "[PG 0 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 6, last completed NCCL work: 5.",
+    "[PG 0 Rank 1]  failure detected by watchdog at work sequence id: 9 PG status: last enqueued work: 6, last "
+    "completed work: 5",
+    "[PG 0 Rank 1] Received a dump signal due to a collective timeout. Last enqueued NCCL work: 6, last completed "
+    "NCCL work: 5.",
+)
+_BARRIER = "store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, "
+_WAITED = (
+    "Timed out after 601 seconds waiting for clients. 15/16 clients joined.",
+    f"Timed out initializing process group in {_BARRIER}worker_count=1, timeout=0:30:00)",
+    "Waiting in store based barrier (world_size=2, num_workers_joined=1)",
+)
+_STANDING = [TimedOutWork(rank, 7, "ALLREDUCE", 4, group="0") for rank in (0, 1, 3)]
+
+
+def _late(works: Sequence[TimedOutWork], came: Sequence[Progress], size: int | None = None) -> object:
+    return [(each.group, each.late, each.silent, each.differ) for each in torch_lines.hangs(works, came, size)]
+
+
+def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
+    """Return functions with their arguments, by name."""
+    return {
+        "launches": (detect, _LAUNCHES),
+        "options that are half given": (half_given, _HALF),
+        "no master": (lambda variables: no_master(detect(variables)), [
+            SRUN, MPIRUN, UNEVEN, TRAINER, {}, MPIRUN | {"MASTER_ADDR": "n0"}, SRUN | {"SLURM_JOB_NODELIST": "n[1-3]"},
+            MPIRUN | {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "1"}]),
+        "speaks for its node": (
+            lambda variables: ((of := detect(variables)).speaks_for_node, of.several_nodes, of.spans_by_launcher),
+            [{}, MPIRUN, UNEVEN, {"RANK": "0", "WORLD_SIZE": "2"}, TORCHRUN | {"LOCAL_RANK": "0"}]),
+        "tasks per node": (counts, ["8(x3),4", "8", "8,", "x", "8(x)", ""]),
+        "completions": (nccl_lines.completion, _COMPLETIONS),
+        "refused queue pairs": (nccl_lines.qp_refusal, _REFUSALS),
+        "failed connections": (nccl_lines.failed_connection, _CONNECTIONS),
+        "what is in use": (nccl_lines.used, _USED),
+        "kinds of GIDs": (nccl_lines.types_differ, [("fe80::1", _MAPPED[0]), ("fe80::1", ""), _MAPPED]),
+        "rails of GIDs": (nccl_lines.rails_differ, [_MAPPED, (_MAPPED[0], "::ffff:10.1.0.2"), (_MAPPED[0], "fe80::1")]),
+        "timed out works": (torch_lines.timed_out_work, _WORKS),
+        "how far a rank came": (torch_lines.progress, _PROGRESS),
+        "who came to a store": (torch_lines.waited, _WAITED),
+        "ranks within their group": (_late, [
+            (_STANDING, [Progress(2, "0", 6, 6)], 4),
+            ([*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),
+        "between": (texts.between, [("a=1, b=2", "a=", ","), ("a=1", "a=", ","), ("a=1", "b=")]),
+        "numbers": (texts.number, ["12x", "-3", "x", "-", "1" * 40]),
+        "addresses": (texts.address_of, [" [10.0.0.1]<4>"]),
+    }  # fmt: skip
