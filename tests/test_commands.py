@@ -16,75 +16,68 @@ from ncclprobe.engine.captures import spoken
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row, some
 
+ROOT = Path(__file__).resolve().parent.parent
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
 
 
 def ncclprobe(*argv: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
-    return subprocess.run(
-        [sys.executable, "-m", "ncclprobe", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "COLUMNS": "120", **variables},
-    )
+    env = {**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **variables}
+    command = [sys.executable, "-m", "ncclprobe", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd, env=env)
 
 
-def test_the_version_is_the_packages() -> None:
-    done = ncclprobe("--version")
-    assert (done.returncode, done.stdout) == (0, f"ncclprobe {__version__}\n")
+def script(text: str, *argv: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run a few lines of Python, outside of any job."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
+    return subprocess.run([sys.executable, "-c", text, *argv], capture_output=True, text=True, timeout=60,
+                          env={**inherited, "PYTHONPATH": str(ROOT), **variables})  # fmt: skip
 
 
 def test_the_version_is_said_before_anything_slow_is_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "from ncclprobe.start import program; program()", "--version"],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.stdout == f"ncclprobe {__version__}\n"
     assert "ncclprobe.start" in done.stderr
     assert not {name for name in ("argparse", "msgspec", "pathlib", "typing") if f" {name}\n" in done.stderr}
 
 
-def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> None:
-    done = ncclprobe("doctor")
-    if Path("/dev/nvidia0").exists():
-        pytest.skip("this machine has a GPU")
-    assert done.returncode == 3
-    assert "gpu.smi-canary (required) and 1 advisory check\n        nvidia-smi: not there" in done.stdout
-    assert (
-        "\nUNKNOWN  no GPU was found, so this node can only run gloo jobs; if it is meant for them, add " in done.stdout
-    )
-    assert done.stdout.splitlines()[-1].startswith("Could not confirm readiness for NCCL jobs")
-
-
-def test_the_same_machine_passes_for_a_gloo_job() -> None:
+def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job_and_passes_for_a_gloo_job() -> None:
     done = ncclprobe("doctor", "--backend", "gloo")
     assert done.returncode == 0, done.stdout
     assert "\nPASS  nothing wrong was found\n" in done.stdout
     assert done.stdout.splitlines()[-1] == "Ready for gloo jobs on 1 node. (exit 0)"
+    done = ncclprobe("doctor", "--local", "--backend", "gloo", "--select", "gpu.count")
+    assert done.returncode == 3
+    assert "nothing was judged: gpu.count: applies only to jobs on GPUs" in done.stdout
+    assert done.stdout.splitlines()[-1] == "Nothing was judged: the selected checks do not apply here. (exit 3)"
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    done = ncclprobe("doctor")
+    assert done.returncode == 3
+    assert "gpu.smi-canary (required) and 1 advisory check\n        nvidia-smi: not there" in done.stdout
+    no_gpu = "no GPU was found, so this node can only run gloo jobs; if it is meant for them, add "
+    assert f"\nUNKNOWN  {no_gpu}" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Could not confirm readiness for NCCL jobs")
 
 
-def test_a_planted_setting_is_found_and_named(tmp_path: Path) -> None:
-    done = ncclprobe("doctor", "--backend", "gloo", "--json", f"{tmp_path}/r.json", NCCL_IB_DISABLE="true")
+def test_a_planted_setting_is_found_and_named_with_its_place_and_may_be_suppressed(tmp_path: Path) -> None:
+    (tmp_path / "nccl.conf").write_text("# site\nNCCL_IB_DISABLE=true\n")
+    conf, planted = {"NCCL_CONF_FILE": f"{tmp_path}/nccl.conf"}, {"NCCL_IB_DISABLE": "true"}
+    done = ncclprobe("doctor", "--backend", "gloo", "--json", f"{tmp_path}/r.json", **conf)
     assert done.returncode == 4
+    assert f"{tmp_path}/nccl.conf:2" in done.stdout.replace("\n             ", "")
     report = as_json.read(f"{tmp_path}/r.json")
-    (finding,) = (f for verdict in report.checks for f in verdict.findings)
+    (finding,) = (f for verdict in report.checks for f in verdict.findings if f.severity == "fail")
     assert (finding.subject, finding.blame, finding.action) == ("NCCL_IB_DISABLE", "job", "fix-job")
     assert "reads as 0" in finding.message
     assert ncclprobe("report", f"{tmp_path}/r.json").returncode == 4
-
-
-def test_a_setting_planted_in_a_conf_file_is_found_with_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "nccl.conf").write_text("# site\nNCCL_IB_DISABLE=true\n")
-    done = ncclprobe("doctor", "--backend", "gloo", NCCL_CONF_FILE=f"{tmp_path}/nccl.conf")
-    assert done.returncode == 4
-    assert f"{tmp_path}/nccl.conf:2" in done.stdout.replace("\n             ", "")
-
-
-def test_a_suppressed_finding_does_not_fail_and_is_said() -> None:
-    ignore = ("--ignore", "env.value=NCCL_IB_DISABLE")
-    done = ncclprobe("doctor", "--backend", "gloo", *ignore, NCCL_IB_DISABLE="true")
+    (line,) = ncclprobe("doctor", "--backend", "gloo", "-q", **planted).stdout.splitlines()
+    assert line.startswith("FAIL env.value NCCL_IB_DISABLE")
+    assert line.endswith(f" (on {socket.gethostname()}, exit 4)")
+    done = ncclprobe("doctor", "--backend", "gloo", "--ignore", "env.value=NCCL_IB_DISABLE", **planted)
     assert done.returncode == 0
     assert "suppressed: env.value on NCCL_IB_DISABLE" in done.stdout
 
@@ -101,25 +94,16 @@ def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> 
     assert ncclprobe("doctor", "--backend", "gloo", "--local", **job, MASTER_ADDR="192.0.2.1").returncode == 0
 
 
-def test_one_rank_speaks_for_its_node() -> None:
+def test_one_rank_speaks_for_its_node_and_one_that_nobody_speaks_for_does_not_pass() -> None:
     job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     silent = ncclprobe("doctor", "--local", LOCAL_RANK="1", **job)
     assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
-
-
-def test_a_rank_that_nobody_speaks_for_does_not_pass() -> None:
-    job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     lonely = ncclprobe("doctor", "--timeout", "2", LOCAL_RANK="1", **job)
     assert (lonely.returncode, lonely.stdout) == (3, "")
     assert "rank 1: local rank 0 of this node is missing" in lonely.stderr
-
-
-def test_two_captures_of_one_node_are_refused(tmp_path: Path) -> None:
-    capture = str(tmp_path / "c.jsonl")
-    assert ncclprobe("capture", "-o", capture).returncode == 0
-    done = ncclprobe("doctor", capture, capture)
-    assert done.returncode == 2
-    assert "a second capture of node" in done.stderr
+    half = ncclprobe("doctor", "--backend", "gloo", RANK="0")
+    assert half.returncode == 4
+    assert "launch.vars  WORLD_SIZE" in half.stdout
 
 
 def test_the_body_of_a_batch_script_is_told_and_may_look_at_its_own_node() -> None:
@@ -129,12 +113,6 @@ def test_the_body_of_a_batch_script_is_told_and_may_look_at_its_own_node() -> No
     assert "WARN  launch.vars  SLURM_STEP_ID" in told.stdout
     assert "srun" in told.stdout
     assert "launch.vars" not in ncclprobe("doctor", "--backend", "gloo", "--local", "-q", **body).stdout
-
-
-def test_a_half_set_launcher_is_a_finding_of_the_doctor() -> None:
-    done = ncclprobe("doctor", "--backend", "gloo", RANK="0")
-    assert done.returncode == 4
-    assert "launch.vars  WORLD_SIZE" in done.stdout
 
 
 def test_a_capture_taken_here_replays_to_the_same_verdicts(tmp_path: Path) -> None:
@@ -151,24 +129,24 @@ def test_a_capture_taken_here_replays_to_the_same_verdicts(tmp_path: Path) -> No
     assert looks[0].environment == looks[1].environment
 
 
-def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> None:
+def test_a_capture_is_private_names_what_to_do_with_it_and_is_judged_once(tmp_path: Path) -> None:
     done = ncclprobe("capture", cwd=tmp_path)
     (path,) = tmp_path.iterdir()
     assert f"ncclprobe doctor {path.name}" in done.stdout
     assert path.stat().st_mode & 0o077 == 0
+    done = ncclprobe("doctor", str(path), str(path))
+    assert done.returncode == 2
+    assert "a second capture of node" in done.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "words"),
     [
         (["doctor", "no-such.jsonl"], "no-such.jsonl: cannot be read"),
         (["doctor", "--backend", "mpi"], "--backend: 'mpi' is not a known choice; choose from nccl, gloo"),
         (["doctor", "--timeout", "soon"], "--timeout: must be a number above 0 and below 1e9, not 'soon'"),
         (["doctr"], "'doctr' is not a known command; did you mean doctor?"),
-        (
-            ["doctor", "--select", "nosuch"],
-            "--select: 'nosuch' is not a known check; `ncclprobe checks` lists all checks",
-        ),
+        (["doctor", "--select", "nosuch"], "'nosuch' is not a known check; `ncclprobe checks` lists all checks"),
         (["doctor", "--ignore", "env"], "--ignore: 'env' is not a known check; did you mean 'env.*'?"),
         (["doctor", "--backend", "gloo", "--expect-gpus", "8"], "leave one out"),
         (["doctor", "--expect-gpus", "-1"], "-1"),
@@ -180,55 +158,53 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
         (["report"], "give a JSON report"),
         (["report", "no-such.json"], "no-such.json: cannot be read"),
         (["capture", "-o", "/no/such/folder/c.jsonl"], "cannot be written"),
+        (["compare", "no\x1b[31m\nsuch — file", "b"], "no\\x1b[31m\\nsuch — file: cannot be read"),
     ],
 )
-def test_bad_usage_is_one_line_on_stderr_and_exit_2(argv: list[str], words: str) -> None:
-    done = ncclprobe(*argv)
-    assert done.returncode == 2
-    assert words in done.stderr.splitlines()[-1]
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
+def test_bad_usage_is_one_line_on_stderr_and_exit_2(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert words in err
 
 
-def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:
-    done = ncclprobe("doctor", "--backend", "gloo", "--json", "-")
-    assert json.loads(done.stdout)["exit_code"] == done.returncode
+HEAVY = {"torch", "numpy", "rich", "pynvml"}
+FORMS = {"junitparser", "prometheus_client", "jinja2", "xml", "ncclprobe.report.junit", "ncclprobe.report.nodes"}
+COMPANY = {"asyncio", "ncclprobe.cluster.gather"}
 
 
-def test_the_quiet_report_is_one_line() -> None:
-    done = ncclprobe("doctor", "--backend", "gloo", "-q", NCCL_IB_DISABLE="true")
-    (line,) = done.stdout.splitlines()
-    assert line.startswith("FAIL env.value NCCL_IB_DISABLE")
-    assert line.endswith(f" (on {socket.gethostname()}, exit 4)")
-
-
-def test_the_schema_is_shown() -> None:
-    assert "$defs" in json.loads(ncclprobe("report", "--schema").stdout)
-
-
-@each_row("argv", [["--version"], ["doctor", "-q"], ["capture", "-o", "-"], ["bandwidth", "--help"]])
-def test_looking_never_imports_what_is_heavy(argv: list[str]) -> None:
-    script = (
+@each_row(
+    ("argv", "names"),
+    [
+        (["--version"], HEAVY),
+        (["doctor", "--backend", "gloo", "-q"], HEAVY | FORMS | COMPANY),
+        (["capture", "-o", "-"], HEAVY),
+        (["bandwidth", "--help"], HEAVY),
+    ],
+)
+def test_looking_never_imports_what_is_heavy_or_nobody_asked_for(argv: list[str], names: set[str]) -> None:
+    done = script(
         "import contextlib, sys\n"
         "from ncclprobe.commands import main\n"
         "with contextlib.suppress(SystemExit):\n"
         "    main(sys.argv[1:])\n"
-        "print(*({'torch', 'numpy', 'rich', 'pynvml'} & set(sys.modules)), file=sys.stderr)\n"
+        f"print(*({names} & set(sys.modules)), file=sys.stderr)\n",
+        *argv,
     )
-    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr.split() == []
+    assert (done.returncode, done.stderr.split()) == (0, [])
 
 
 def test_a_bug_of_ours_is_exit_1_and_keeps_its_traceback(tmp_path: Path) -> None:
-    script = (
+    done = script(
         "import sys, ncclprobe.commands.doctor\n"
         "def broken(*_): raise ZeroDivisionError('oh')\n"
         "ncclprobe.commands.doctor.observed = broken\n"
         "from ncclprobe.commands import main\n"
-        "sys.exit(main(['doctor']))\n"
+        "sys.exit(main(['doctor']))\n",
+        TMPDIR=str(tmp_path),
     )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 1
     assert "a bug of ncclprobe, not of this machine" in done.stderr
     (kept,) = tmp_path.glob("ncclprobe-*.traceback")
@@ -248,69 +224,33 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert "Exception" not in done.stderr
 
 
-@each_row("argv", [["--version"], ["--help"], ["accept", "--help"]])
-def test_what_cannot_be_printed_is_not_passed_over(argv: list[str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "ncclprobe", *argv]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+def test_what_cannot_be_printed_is_not_passed_over() -> None:
+    for argv in (["--version"], ["--help"], ["accept", "--help"]):
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "ncclprobe", *argv]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), argv
 
 
 def test_the_readmes_commands_exist() -> None:
-    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
-    for name in some(set(re.findall(r"`ncclprobe (\w+)", readme))):
+    for name in some(set(re.findall(r"`ncclprobe (\w+)", (ROOT / "README.md").read_text()))):
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0, name
 
 
-def test_a_node_alone_loads_nothing_that_only_company_needs() -> None:
-    script = (
-        "import sys\n"
-        "from ncclprobe.commands import main\n"
-        "main(['doctor', '--backend', 'gloo', '-q'])\n"
-        "print(*({'asyncio', 'ncclprobe.cluster.gather'} & set(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr.split() == []
-
-
-def test_the_name_of_a_file_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "no\x1b[31m\nsuch — file", "b"]) == 2
-    assert "no\\x1b[31m\\nsuch — file: cannot be read" in capsys.readouterr().err
-
-
 def test_a_report_can_be_read_where_the_terminal_knows_no_utf8() -> None:
-    capture = str(Path(__file__).resolve().parent / "captures" / "hgx-h100.jsonl")
-    said = ncclprobe("doctor", capture, PYTHONIOENCODING="ascii").stdout
+    said = ncclprobe("doctor", str(ROOT / "tests" / "captures" / "hgx-h100.jsonl"), PYTHONIOENCODING="ascii").stdout
     assert "8 x H100 80GB HBM3 - driver 550.127.08 - NVLink 18/18" in said
     assert said.isascii()
     assert "\\x" not in said
 
 
-def test_a_selection_that_does_not_apply_says_why_nothing_was_judged() -> None:
-    done = ncclprobe("doctor", "--local", "--backend", "gloo", "--select", "gpu.count")
-    assert done.returncode == 3
-    assert "nothing was judged: gpu.count: applies only to jobs on GPUs" in done.stdout
-    assert done.stdout.splitlines()[-1] == "Nothing was judged: the selected checks do not apply here. (exit 3)"
-
-
-def test_what_libraries_write_to_descriptor_1_does_not_stand_in_the_report() -> None:
-    """As NCCL does with NCCL_DEBUG=INFO."""
-    script = (
-        "import os\n"
-        "from ncclprobe.commands import measuring\n"
-        "measuring._keep_stdout()\n"
-        "os.write(1, b'NCCL INFO cudaDriverVersion 13000\\n')\n"
-        "print('{}')\n"
-    )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert (found.stdout, found.stderr) == ("{}\n", "NCCL INFO cudaDriverVersion 13000\n")
-
-
-@each_row("stdout", ["json", "junit", "markdown"])
-def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_standard_output(stdout: str) -> None:
-    script = (
+@each_row("form", ["json", "junit", "markdown"])
+def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_standard_output(form: str) -> None:
+    """To descriptor 1, as NCCL does with NCCL_DEBUG=INFO."""
+    ours = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    found = script(
         "import os, sys\n"
         "from ncclprobe.commands import bandwidth, measuring\n"
         "class Rank:\n"
@@ -320,12 +260,9 @@ def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_stand
         "        print('the report')\n"
         "        return 0\n"
         "measuring.Rank = Rank\n"
-        f"sys.exit(bandwidth.main(['--backend', 'gloo', '--{stdout}', '-']))\n"
+        f"sys.exit(bandwidth.main(['--backend', 'gloo', '--{form}', '-']))\n",
+        **ours,
     )
-    ours = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60,
-                           env={**inherited, **ours})  # fmt: skip
     assert (found.returncode, found.stdout, found.stderr) == (0, "the report\n", "NCCL INFO cudaDriverVersion 13000\n")
 
 
