@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.expectations import judgeable
 from ncclprobe.session.measure.rank import too_late
 from ncclprobe.session.ranks.identity import Devices
+from tests.each_row import each_row
 
 SIZES = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)
 
@@ -32,62 +32,31 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Launcher]:
-    found = Launcher(tmp_path)
-    yield found
-    found.clear()
+def test_a_level_has_its_budget_and_what_does_not_apply_is_refused() -> None:
+    """Kept values have the options of each level."""
+    for level in ("quick", "full", "long"):
+        asked = parse(["--level", level])
+        rows = len(asked.sizes) * sum(len(OPS[op].places) for op in asked.ops)
+        assert asked.budget_s * rows <= asked.timeout_s / 4 + 1e-9
+        assert asked.phase_timeout_s == asked.timeout_s / 6
+        assert asked.sizes_for("nccl") == SIZES
+    for argv in (["--minutes", "3"], ["--op", "all_gather"], ["--expect-gpus", "8", "--backend", "gloo"]):
+        with pytest.raises(UsageError):
+            parse(argv)
 
 
-@pytest.mark.parametrize(
-    ("level", "seconds", "parts", "ops"),
-    [("quick", 20.0, 0, 1), ("full", 180.0, 3, 1), ("long", 1800.0, 3, len(OPS))],
-)
-def test_a_level_says_what_is_measured_and_how_long_that_may_take(
-    level: str, seconds: float, parts: int, ops: int
-) -> None:
-    asked = parse(["--level", level])
-    assert asked.what == ("copies", "collectives", "pairs")[:parts]
-    assert len(asked.ops) == ops
-    assert (asked.timeout_s, asked.phase_timeout_s) == (seconds, seconds / 6)
-    rows = len(asked.sizes) * sum(len(OPS[op].places) for op in asked.ops)
-    assert asked.budget_s * rows <= seconds / 4 + 1e-9
-    assert asked.sizes_for("nccl") == SIZES
-
-
-def test_a_timeout_may_shorten_a_level_and_not_lengthen_it() -> None:
-    assert parse([]).timeout_s == parse(["--level", "full"]).timeout_s
-    assert parse(["--timeout", "90"]).timeout_s == 90.0
-    assert parse(["--level", "quick", "--timeout", "90"]).timeout_s == 20.0
-
-
-def test_the_ladder_is_climbed_last_and_only_where_it_was_asked_for() -> None:
-    assert parse(["--ladder"]).what == ("copies", "collectives", "pairs", "ladder")
-    assert "ladder" not in parse([]).what
-
-
-@pytest.mark.parametrize(
-    "argv",
+@each_row(
+    ("bands", "backend", "chosen"),
     [
-        ["--minutes", "3"],
-        ["--op", "all_gather"],
-        ["--level", "quick", "--ladder"],
-        ["--expect-gpus", "8", "--backend", "gloo"],
+        ([Band("all_reduce", 128 << 20, 1 << 30, BAND)], "nccl", (1 << 30, 256 << 20, 8)),
+        ([], "nccl", (1 << 30, 64 << 20, 8)),
+        ([], "gloo", (1 << 30, 4 << 20, 8)),
     ],
 )
-def test_what_does_not_apply_is_refused(argv: list[str]) -> None:
-    with pytest.raises(UsageError):
-        parse(argv)
-
-
-def test_the_sizes_that_can_be_judged_are_chosen_and_the_smallest() -> None:
-    judges = Band("all_reduce", 128 << 20, 1 << 30, BAND)
-    assert judgeable(SIZES, [judges], "nccl") == (1 << 30, 256 << 20, 8)
-
-
-@pytest.mark.parametrize(("backend", "usual"), [("nccl", 64 << 20), ("gloo", 4 << 20)])
-def test_where_none_can_be_judged_a_usual_one_and_the_largest_are_measured(backend: str, usual: int) -> None:
-    assert judgeable(SIZES, [], backend) == (1 << 30, usual, 8)
+def test_the_sizes_that_can_be_judged_or_a_usual_one_and_the_largest_are_chosen_and_the_smallest(
+    bands: list[Band], backend: str, chosen: tuple[int, ...]
+) -> None:
+    assert judgeable(SIZES, bands, backend) == chosen
 
 
 def test_a_part_that_comes_too_late_is_left_out_and_named() -> None:
@@ -99,46 +68,31 @@ def test_a_part_that_comes_too_late_is_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "chosen", "argv", "ranks"),
+    ("nodes", "chosen", "argv", "ranks", "why"),
     [
-        (0, None, [], 2),
-        (0, None, ["--backend", "gloo"], 2),
-        (1, None, [], 1),
-        (8, None, [], 8),
-        (8, "0,1", [], 2),
-        (8, None, ["--nproc", "4"], 4),
+        (0, None, [], [2], ""),
+        (0, None, ["--backend", "gloo"], [2], ""),
+        (1, None, [], [1], ""),
+        (8, None, [], [8], ""),
+        (8, "0,1", [], [2], ""),
+        (8, None, ["--nproc", "4"], [4], ""),
+        (8, "", [], [], "this process can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES"),
+        (0, None, ["--backend", "nccl"], [], "no GPU is visible"),
     ],
 )
-def test_alone_it_starts_a_rank_per_gpu_and_two_of_gloo_without_one(
-    nodes: int, chosen: str | None, argv: list[str], ranks: int, alone: pytest.MonkeyPatch
+def test_alone_it_starts_a_rank_per_gpu_two_of_gloo_without_one_and_looks_where_none_can_be_used(
+    nodes: int, chosen: str | None, argv: list[str], ranks: list[int], why: str, alone: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []
+    reasons: list[str] = []
     alone.setattr(measuring.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
-    for module in (accept, measuring):
-        alone.setattr(module, "devices", lambda _: Devices(nodes, listed=chosen))
-    alone.setattr(accept, "has_torch", lambda: True)
-    assert main(argv) == 0
-    assert started == [ranks]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "chosen", "argv", "why"),
-    [
-        (8, "", [], "this process can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES"),
-        (0, None, ["--backend", "nccl"], "no GPU is visible"),
-    ],
-)
-def test_where_no_gpu_can_be_used_it_looks(
-    nodes: int, chosen: str | None, argv: list[str], why: str, alone: pytest.MonkeyPatch
-) -> None:
-    alone.setattr(measuring.selflaunch, "launch", lambda *_: pytest.fail("a rank was started"))
     alone.setattr(accept.single_rank, "look", lambda *_, why, **__: reasons.append(why) or 3)
     for module in (accept, measuring):
         alone.setattr(module, "devices", lambda _: Devices(nodes, listed=chosen))
     alone.setattr(accept, "has_torch", lambda: True)
-    reasons: list[str] = []
-    assert main(argv) == 3
-    assert reasons[0].startswith(why)
+    assert main(argv) == (3 if why else 0)
+    assert started == ranks
+    assert [reason.startswith(why) for reason in reasons] == [True] * bool(why)
 
 
 def test_one_rank_measures_its_copies_and_says_what_takes_two(alone: pytest.MonkeyPatch) -> None:
@@ -187,7 +141,8 @@ def test_without_torch_the_doctors_half_is_done_and_the_rest_named(
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
-def test_ranks_that_cannot_import_torch_leave_the_doctors_half(lab: Launcher) -> None:
+def test_ranks_that_cannot_import_torch_leave_the_doctors_half(tmp_path: Path) -> None:
+    lab = Launcher(tmp_path)
     broken = lab.folder / "broken" / "torch"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
@@ -204,7 +159,8 @@ def test_ranks_that_cannot_import_torch_leave_the_doctors_half(lab: Launcher) ->
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
-def test_two_ranks_are_accepted_in_one_launch_and_one_report(lab: Launcher) -> None:
+def test_two_ranks_are_accepted_in_one_launch_and_one_report(tmp_path: Path) -> None:
+    lab = Launcher(tmp_path)
     run = lab.start(["-m", "ncclprobe", "accept", "--backend", "gloo", "--ladder", "--json", str(lab.report_path)])
     code = run.wait(200.0)  # it ends within its three minutes, however busy the machine
     report = as_json.read(str(lab.report_path))

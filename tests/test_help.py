@@ -33,29 +33,18 @@ def listed(text: str) -> list[str]:
 
 
 @each_row("command", WITH_PARSER)
-def test_the_help_of_a_command_shows_few_options_and_says_what_shows_all(
+def test_the_help_of_a_command_shows_few_options_and_the_whole_help_all(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = shown(capsys, command, "--help")
-    assert len(listed(text)) <= MOST, "choose its options for a newcomer in BRIEF of ncclprobe/commands/arguments.py"
-    assert max(len(line) for line in text.splitlines()) <= 80
+    brief, whole = shown(capsys, command, "--help"), shown(capsys, command, "--help-all")
+    assert len(listed(brief)) <= MOST, "choose its options for a newcomer in BRIEF of ncclprobe/commands/arguments.py"
+    assert max(len(line) for line in (brief + whole).splitlines()) <= 80
     options = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
-    hidden = options - set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))
-    assert ("--help-all" in text) is (command in BRIEF)
-    assert command in BRIEF or not hidden
-
-
-@each_row("command", WITH_PARSER)
-def test_all_options_are_in_the_whole_help(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    text = shown(capsys, command, "--help-all")
-    assert max(map(len, text.splitlines())) <= 80
-    found = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))
-    wanted = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
-    assert found >= wanted
+    named, all_named = (set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)) for text in (brief, whole))
+    assert ("--help-all" in brief) is (command in BRIEF)
+    assert command in BRIEF or options <= named
+    assert options <= all_named
 
 
 @each_row("command", BRIEF)
