@@ -207,10 +207,13 @@ _LINES = {
     copies_command.parse: (
         "", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml", "--nproc x",
     ),
-    pairs.parse: ("", "--rounds 3", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-e 1M"),
+    pairs.parse: (
+        "", "--rounds 3", "--rounds 0", "--rounds x", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-b 16 -e 1M", "-e 1M",
+    ),
     accept.parse: (
         "", "--level quick", "--level standard", "--level full", "--ladder", "--level quick --ladder", "--timeout 30",
-        "--timeout 100000", "--expect-gpus 8", "--expect-gpus 8 --backend gloo",
+        "--timeout 100000", "--expect-gpus 8", "--expect-gpus 8 --backend gloo", "--level long", "--timeout 90",
+        "--level quick --timeout 90",
     ),
 }  # fmt: skip
 
