@@ -1,6 +1,5 @@
 """The Python API: five questions that answer with values, print nothing and change nothing."""
 
-import inspect
 import json
 import os
 import signal
@@ -12,9 +11,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from report.html import made
 
 from ncclprobe import api
+from ncclprobe.commands import main
 from ncclprobe.host import own_child
+from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
@@ -67,44 +69,38 @@ def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
 
 
 SICK_MACHINE = ROOT / "tests" / "captures" / "sick" / "ib-down.jsonl"
-OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
-    ({}, []),
-    ({"expect_gpus": 9}, ["--expect-gpus", "9"]),
-    ({"select": ["ib.*", "env.*"]}, ["--select", "ib.*", "--select", "env.*"]),
-    ({"ignore": ["ib.*", "env.*"]}, ["--ignore", "ib.*", "--ignore", "env.*"]),
-    ({"backend": "gloo"}, ["--backend", "gloo"]),
-    ({"one_job": True}, ["--one-job"]),
+
+
+SICK_LOGS = ROOT / "tests" / "data" / "failures" / "nccl-no-interface"
+OPTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("doctor", {}, []),
+    ("doctor", {"expect_gpus": 9}, ["--expect-gpus", "9"]),
+    ("doctor", {"select": ["ib.*", "env.*"]}, ["--select", "ib.*", "--select", "env.*"]),
+    ("doctor", {"select": "env.*"}, ["--select", "env.*"]),
+    ("doctor", {"ignore": ["ib.*", "env.*"]}, ["--ignore", "ib.*", "--ignore", "env.*"]),
+    ("doctor", {"backend": "gloo"}, ["--backend", "gloo"]),
+    ("doctor", {"one_job": True}, ["--one-job"]),
+    ("doctor", {"config": "site.toml"}, ["--config", "site.toml"]),
+    ("explain", {}, []),
+    ("explain", {"ignore": ["log.*"]}, ["--ignore", "log.*"]),
+    ("explain", {"select": ["log.rank-ended"]}, ["--select", "log.rank-ended"]),
+    ("explain", {"config": "site.toml"}, ["--config", "site.toml"]),
 ]
 
 
-@each_row(("asked", "words"), OPTIONS)
-def test_the_doctor_gives_the_report_that_the_command_writes(
-    asked: dict[str, Any], words: list[str], tmp_path: Path
+@each_row(("command", "asked", "words"), OPTIONS)
+def test_the_doctor_and_explain_give_the_report_that_the_command_writes(
+    command: str, asked: dict[str, Any], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ncclprobe.commands import main
-
-    path, captures = tmp_path / "report.json", [HGX, SICK_MACHINE]
-    assert main(["doctor", *map(str, captures), *words, "-q", "--no-config", "--json", str(path)]) in (0, 3, 4)
-    wrote, made = api.load(path), api.doctor(captures, **asked)
-    assert (made.checks, made.topology, made.areas, made.exit_code) == (
-        wrote.checks,
-        wrote.topology,
-        wrote.areas,
-        wrote.exit_code,
-    )
-
-
-@each_row(("asked", "words"), [OPTIONS[0], ({"ignore": ["log.*"]}, ["--ignore", "log.*"]),
-                               ({"select": ["log.rank-ended"]}, ["--select", "log.rank-ended"])])  # fmt: skip
-def test_explain_gives_the_causes_that_the_command_writes(
-    asked: dict[str, Any], words: list[str], tmp_path: Path
-) -> None:
-    from ncclprobe.commands import main
-
-    path = tmp_path / "report.json"
-    main(["explain", str(LEFT), *words, "-q", "--no-config", "--json", str(path)])
-    wrote, made = api.load(path), api.explain(LEFT, **asked)
-    assert (made.causes, made.checks, made.exit_code) == (wrote.causes, wrote.checks, wrote.exit_code)
+    monkeypatch.chdir(tmp_path)
+    accepted = '[[ignore]]\ncheck = "{}"\nreason = "known"\n'
+    Path("site.toml").write_text(accepted.format("ib.state") + accepted.format("log.rank-ended"))
+    read, ask = ([HGX, SICK_MACHINE], api.doctor) if command == "doctor" else ([LEFT, SICK_LOGS], api.explain)
+    own = [] if "config" in asked else ["--no-config"]
+    assert main([command, *map(str, read), *words, "-q", *own, "--json", "report.json"]) in (0, 3, 4)
+    wrote, made = api.load("report.json"), ask(read, **asked)
+    for name in ("checks", "topology", "areas", "causes", "suppressed", "exit_code"):
+        assert getattr(made, name) == getattr(wrote, name), name
 
 
 LINES: dict[str, Callable[[], Any]] = {
@@ -146,9 +142,34 @@ def test_what_measures_is_started_as_the_command_that_was_asked_for(
     assert " ".join([*started[: place - 1], *started[place + 2 :]]) == line
 
 
-def test_the_numbers_of_expect_are_those_of_the_command(tmp_path: Path) -> None:
-    from ncclprobe.commands import main
+REPORT = f"import shutil, sys; shutil.copy({str(SICK)!r}, sys.argv[sys.argv.index('--json') + 1])"
+ENDS: dict[str, tuple[str, type[Exception] | None, str]] = {
+    "a report": (REPORT, None, ""),
+    "wrong usage": ("import sys; print('ncclprobe: no such\\nncclprobe: option', file=sys.stderr); sys.exit(2)",
+                    api.UsageError, "^option$"),
+    "a bug": ("import sys; print('it broke', file=sys.stderr); sys.exit(1)", api.ProbeError, "^it broke$"),
+    "nothing": ("import sys; sys.exit(5)", api.ProbeError, "^copies ended with exit code 5$"),
+    "no end": ("import time; time.sleep(600)", api.OutOfTime, r"^copies did not end within 0\.2 s$"),
+}  # fmt: skip
 
+
+@each_row(("script", "error", "why"), ENDS.values(), ids=ENDS)
+def test_a_command_ends_with_its_report_or_says_why_not(
+    script: str, error: type[Exception] | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_entry: str, *words: str, stderr: Any) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", script, *words], stderr=stderr, start_new_session=True)
+
+    monkeypatch.setattr(own_child, "start_own", start)
+    monkeypatch.setattr(api, "_ENDING_S", 0.1 if error is api.OutOfTime else 60.0)
+    if error is None:
+        assert api.copies(timeout_s=0.2) == api.load(SICK)
+        return
+    with pytest.raises(error, match=why):
+        api.copies(timeout_s=0.2)
+
+
+def test_the_numbers_of_expect_are_those_of_the_command(tmp_path: Path) -> None:
     words = ["--machine", "dgx-h100", "--nodes", "3", "--gpus-per-node", "4", "--op", "all_gather,broadcast"]
     main(["expect", *words, "-b", "1M", "-e", "1M", "--json", str(tmp_path / "table.json")])
     table = json.loads((tmp_path / "table.json").read_text())
@@ -161,34 +182,23 @@ def test_the_numbers_of_expect_are_those_of_the_command(tmp_path: Path) -> None:
     ]
 
 
-def test_why_a_job_failed_is_a_report_with_causes() -> None:
-    report = api.explain([LEFT])
-    assert report.causes
-    assert report.causes[0].code in api.render(report, "json")
-    assert "Traceback" not in api.render(report)
-
-
 def test_what_is_expected_has_a_source_and_a_threshold() -> None:
     found = api.expect("dgx-h100", nodes=2, ops=["all_reduce", "all_gather"], sizes=[1 << 30, 8])
     assert (found.machine, {line.op for line in found.lines}) == ("DGX H100", {"all_reduce", "all_gather"})
     assert all(line.expectation.value > 0 and line.expectation.source for line in found.lines)
+    line, *more = api.expect("dgx-h100", nodes=2, ops="all_gather", sizes=1 << 30).lines  # type: ignore[arg-type]
+    assert (line.op, line.nbytes, more) == ("all_gather", 1 << 30, [])
     nothing = api.expect(capture=ROOT / "tests" / "captures" / "laptop.jsonl")
-    assert (nothing.machine, nothing.lines) == (None, ())
-    assert nothing.why
+    assert (nothing.machine, nothing.lines, bool(nothing.why)) == (None, (), True)
 
 
-def test_the_formats_of_the_api_are_those_of_the_commands() -> None:
-    assert {*get_args(api.Format)} == {"text", *delivery.FORMATS}
-
-
-@pytest.mark.parametrize("format", get_args(api.Format))
+@each_row("format", get_args(api.Format))
 def test_a_report_is_rendered_as_the_commands_do(format: api.Format) -> None:
-    for module in {"html": ["jinja2"], "junit": ["junitparser"], "prometheus": ["prometheus_client"]}.get(format, []):
-        pytest.importorskip(module)
-    report = api.load(SICK)
+    report, why = api.load(SICK), api.explain(str(LEFT))
     assert api.render(report, format) == delivery.rendered(report, format)
-    if format == "json":
-        assert as_json.parse(api.render(report, format), "again") == report
+    assert {*get_args(api.Format)} == {"text", *delivery.FORMATS}
+    assert why.causes[0].code in api.render(why, "json")
+    assert "Traceback" not in api.render(why)
 
 
 WRONG: dict[str, Callable[[], Any]] = {
@@ -214,6 +224,8 @@ WRONG: dict[str, Callable[[], Any]] = {
     "a number for a pattern": lambda: api.doctor([HGX], select=[3]),  # type: ignore[list-item]
     "a number for a machine": lambda: api.expect(3),  # type: ignore[arg-type]
     "a text for a report": lambda: api.load(3),  # type: ignore[arg-type]
+    "no process": lambda: api.attach(pid=999_999_999),
+    "a number for progress": lambda: api.copies(progress=5),  # type: ignore[arg-type]
     "no configuration": lambda: api.doctor([HGX], config="no such file"),
 }
 
@@ -225,23 +237,8 @@ def test_what_cannot_be_asked_is_a_usage_error_in_one_line(ask: Callable[[], Any
     assert "\n" not in str(raised.value)
 
 
-def test_one_path_as_a_text_is_one_path() -> None:
-    capture = ROOT / "tests" / "captures" / "hgx-h100.jsonl"
-    one, several = (api.doctor(given, config=None) for given in (str(capture), [capture]))
-    assert [node.name for node in one.nodes] == [node.name for node in several.nodes]
-    log = ROOT / "tests" / "data" / "failures" / "nccl-no-interface"
-    assert api.explain(str(log)).causes
-
-
-def test_one_pattern_operation_or_size_is_one() -> None:
-    assert {verdict.id.partition(".")[0] for verdict in api.doctor(HGX, select="env.*").checks} == {"env"}
-    line, *more = api.expect("dgx-h100", nodes=2, ops="all_gather", sizes=1 << 30).lines  # type: ignore[arg-type]
-    assert (line.op, line.nbytes, more) == ("all_gather", 1 << 30, [])
-
-
 def test_what_fails_can_be_asked_for_and_a_status_prints_as_its_word() -> None:
-    sick = ROOT / "tests" / "captures" / "sick" / "gpu-x8.jsonl"
-    report = api.doctor(sick)
+    report = api.doctor(str(ROOT / "tests" / "captures" / "sick" / "gpu-x8.jsonl"))
     found = [each for check in report.checks for each in check.findings if each.severity == "fail"]
     failures = report.failures()
     assert [each.message for each in failures] == [each.message for each in found]
@@ -250,25 +247,9 @@ def test_what_fails_can_be_asked_for_and_a_status_prints_as_its_word() -> None:
     assert f"{api.Status.FAIL} {api.Severity.WARN!s}" == "fail warn"
 
 
-def test_a_deadline_that_is_over_is_said() -> None:
-    with pytest.raises(api.OutOfTime, match="no time was left"):
-        api.doctor([HGX], timeout_s=1e-9)
-
-
-def test_every_function_has_types_and_says_what_it_raises() -> None:
-    asked = {name for name in api.__all__ if name.islower()}
-    assert asked > {"accept", "attach", "baseline", "capture", "compare", "copies", "judge", "pairs"}
-    for name in asked:
-        function = getattr(api, name)
-        signature = inspect.signature(function)
-        assert signature.return_annotation is not inspect.Signature.empty
-        assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
-        assert "UsageError" in inspect.getdoc(function).partition("Raises ")[2]
-    for name in asked - {"baseline", "compare", "load", "render"}:
-        assert "timeout_s" in inspect.signature(getattr(api, name)).parameters
-
-
-def test_the_first_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_example_of_the_page_runs_and_a_capture_is_saved_and_judged_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     (tmp_path / "node0.jsonl").write_bytes(HGX.read_bytes())
     (tmp_path / "report.json").write_bytes(SICK.read_bytes())
@@ -279,30 +260,39 @@ def test_the_first_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.
     assert found["why"].causes
     assert found["outlook"].lines
     assert found["report"].status is api.Status.FAIL
-
-
-def test_a_capture_is_saved_and_judged_anywhere(tmp_path: Path) -> None:
     taken = api.capture()
-    taken.save(tmp_path / "here.jsonl")
-    assert [node.name for node in api.doctor(tmp_path / "here.jsonl", backend="gloo").nodes] == [taken.node]
+    taken.save("here.jsonl")
+    assert [node.name for node in api.doctor("here.jsonl", backend="gloo").nodes] == [taken.node]
 
 
-def test_rows_of_a_log_are_judged_and_compared_as_the_commands_do() -> None:
-    judgement = api.judge(LOG, machine="dgx-h100")
-    assert {row.status for row in judgement.rows} <= {"pass", "warn", "fail", "unjudged", "inconclusive"}
-    assert judgement.to_dict()["exit_code"] == judgement.exit_code
-    assert api.compare(LOG, LOG).exit_code == 0
+def test_rows_of_a_log_are_judged_compared_and_merged_by_what_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is given beside a file changes the answer."""
+    monkeypatch.chdir(tmp_path)
+    given: list[dict[str, Any]] = [{"machine": "dgx-h100"}, {"machine": "dgx-h100", "nodes": 2}, {"capture": HGX}, {}]
+    judged = [api.judge(LOG, **each) for each in given]
+    assert {row.status for row in judged[0].rows} <= {"pass", "warn", "fail", "unjudged", "inconclusive"}
+    assert judged[0].to_dict()["exit_code"] == judged[0].exit_code
+    assert [each.exit_code for each in judged] == [4, 4, 4, 0]
+    assert len({str(each.to_dict()["rows"]) for each in judged}) == 3  # the capture is of the same machine
     assert api.compare(LOG, LOG).to_dict()["rows"]
+    for name, slow in (("usual", 1.0), ("slower", 1.3)):
+        rows = tuple(made.row("all_reduce", 1 << power, slow=slow) for power in (26, 27, 28))
+        as_json.write(replace(made.sweep(), measurements=rows), f"{name}.json")
+    codes = [api.compare("usual.json", "slower.json", tolerance=each).exit_code for each in (0.1, 0.5)]
+    assert (codes, api.compare(LOG, LOG).exit_code) == ([4, 0], 0)
+    unjudged = tuple(replace(row, expectation=None, status="unjudged", busbw_GBps=100.0) for row in rows)
+    as_json.write(replace(made.sweep(), measurements=unjudged), "low.json")
+    asked: list[dict[str, Any]] = [{}, {"machine": "dgx-h100"}, {"machine": "dgx-h100", "accept_low": True}]
+    assert [len(api.baseline("low.json", **each).rows) for each in asked] == [3, 0, 3]
 
 
-def test_a_command_that_ends_without_a_report_says_why() -> None:
-    with pytest.raises(api.UsageError, match="no such process"):
-        api.attach(pid=999_999_999)
-
-
-def test_long_work_tells_how_far_it_is_and_is_ended_by_what_that_raises() -> None:
+def test_long_work_tells_how_far_it_is_and_is_ended_by_what_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
-    report = api.copies(nproc=1, backend="gloo", progress=told.append)
+    with caplog.at_level("INFO", "ncclprobe"):
+        report = api.copies(nproc=1, backend="gloo", progress=told.append)
+    assert caplog.messages[-1].startswith("copies: <Report of ")
     assert report.copies
     assert [line for line in told if line.startswith("copies")], told
 
@@ -317,14 +307,8 @@ def test_long_work_tells_how_far_it_is_and_is_ended_by_what_that_raises() -> Non
             ask(progress=enough)
     with pytest.raises(RuntimeError):
         api.copies(nproc=1, backend="gloo", progress=enough)
-    with pytest.raises(api.UsageError, match="progress: give a function, not 5"):
-        api.copies(progress=5)  # type: ignore[arg-type]
-
-
-def test_what_is_asked_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "ncclprobe"):
-        api.load(SICK)
-    assert caplog.messages[-1].startswith("load: <Report of ")
+    with pytest.raises(api.OutOfTime, match="no time was left"):
+        api.doctor([HGX], timeout_s=1e-9)
 
 
 EXAMPLES = {"gate.py": ([str(HGX)], 0, "<Report of"), "notebook.py": ([], 0, "NCCL found no usable interface")}
