@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import COMMANDS, completion
+from tests.each_row import each_row
 
 DEADLINE_S = 60.0
 CASES = {
@@ -34,25 +35,22 @@ CASES = {
 """What is typed, and what may follow in a folder with two files and a folder."""
 
 
-@pytest.fixture(params=["bash", "zsh"])
-def shell(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def script(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def script(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Write the completion of a shell beside what may be completed."""
     assert completion.main([shell]) == 0
-    path = tmp_path / "completion"
+    path = folder / "completion"
     path.write_text(capsys.readouterr().out)
     for name in ("a file.jsonl", "again.jsonl"):
-        (tmp_path / name).touch()
-    (tmp_path / "folder").mkdir()
+        (folder / name).touch()
+    (folder / "folder").mkdir()
     return path
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"], indirect=True)
-def test_it_has_every_command_and_every_option_that_help_shows(shell: str, script: Path) -> None:
-    text, missing, seen = script.read_text(), [], 0
+@each_row("shell", ["bash", "zsh", "fish"])
+def test_it_has_every_command_and_every_option_that_help_shows(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, missing, seen = script(shell, tmp_path, capsys).read_text(), [], 0
     for name in COMMANDS:
         parser = importlib.import_module(f"ncclprobe.commands.{name}")._parser()
         shown = set(re.findall(r"^ {2}(?:-\w[^,]*, )?(--[a-z][\w-]*)", parser.format_help(), re.MULTILINE))
@@ -64,8 +62,8 @@ def test_it_has_every_command_and_every_option_that_help_shows(shell: str, scrip
     assert seen > 150
 
 
-@pytest.mark.parametrize("shell", ["bash"], indirect=True)
-def test_bash_completes_words_options_values_files_and_ids(script: Path) -> None:
+def test_bash_completes_words_options_values_files_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script("bash", tmp_path, capsys)
     bash = shutil.which("bash") or pytest.skip("bash is not installed")
     play = (
         'source ./completion\nwhile IFS= read -r line; do read -ra COMP_WORDS <<<"$line"\n'
@@ -73,7 +71,7 @@ def test_bash_completes_words_options_values_files_and_ids(script: Path) -> None
         "_shtab_ncclprobe 2>/dev/null\n"
         '(IFS="|"; echo "${COMPREPLY[*]}"); done\n'
     )
-    done = subprocess.run([bash, "--norc", "-c", play], input="".join(f"{line}\n" for line in CASES), cwd=script.parent,
+    done = subprocess.run([bash, "--norc", "-c", play], input="".join(f"{line}\n" for line in CASES), cwd=tmp_path,
                           capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
     assert done.stderr == ""
     found = [line.split("|") if line else [] for line in done.stdout.split("\n")[:-1]]
@@ -83,13 +81,13 @@ def test_bash_completes_words_options_values_files_and_ids(script: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["zsh"], indirect=True)
-def test_zsh_completes_words_options_values_files_and_ids(script: Path) -> None:
+def test_zsh_completes_words_options_values_files_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script("zsh", tmp_path, capsys)
     zsh = shutil.which("zsh") or pytest.skip("zsh is not installed (scripts/lab_packages)")
     typed = {line: words[0] for line, words in CASES.items() if len(words) == 1 and " = " not in line}
     terminal, its_end = pty.openpty()
-    env = {"TERM": "dumb", "HOME": str(script.parent), "PATH": os.environ["PATH"]}
-    child = subprocess.Popen([zsh, "-f", "-i"], stdin=its_end, stdout=its_end, stderr=its_end, cwd=script.parent,
+    env = {"TERM": "dumb", "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    child = subprocess.Popen([zsh, "-f", "-i"], stdin=its_end, stdout=its_end, stderr=its_end, cwd=tmp_path,
                              env=env, start_new_session=True)  # fmt: skip
     os.close(its_end)
     try:

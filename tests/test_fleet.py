@@ -41,42 +41,32 @@ def judged(*counts: int | Absent, annotation: Any = Every[Count], **details: Any
     return judge(fleet(*counts), [comparison(annotation, **details)], Job())
 
 
-def test_a_comparison_is_one_verdict_that_belongs_to_no_node() -> None:
-    (verdict,) = judged(8, 7, 8)
-    assert (verdict.node, verdict.status, verdict.findings[0].message) == (None, Status.FAIL, "[8, 7, 8]")
+DENIED = Absent("permission denied")
 
 
-def test_nodes_that_agree_pass() -> None:
-    assert judged(8, 8)[0].status is Status.PASS
-
-
-def test_a_node_that_is_not_known_makes_agreement_unknown_and_is_named() -> None:
-    (verdict,) = judged(8, Absent("permission denied"), 8, Absent("permission denied"), required=True)
-    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
-    assert verdict.why == "unknown on n[1,3]: permission denied"
-
-
-def test_a_node_that_is_not_known_does_not_hide_what_differs() -> None:
-    assert judged(8, Absent("permission denied"), 7)[0].status is Status.FAIL
-
-
-def test_a_fact_that_no_node_knows_is_unknown() -> None:
-    assert judged(Absent("no"), Absent("no"))[0].status is Status.UNKNOWN
+@each_row(
+    ("counts", "details", "status", "said"),
+    [
+        ((8, 7, 8), {}, Status.FAIL, "[8, 7, 8]"),
+        ((8, 8), {}, Status.PASS, ""),
+        ((8, DENIED, 8, DENIED), {"required": True}, Status.UNKNOWN, "unknown on n[1,3]: permission denied"),
+        ((8, DENIED, 7), {}, Status.FAIL, "[8, 7]"),
+        ((DENIED, DENIED), {}, Status.UNKNOWN, "permission denied"),
+        ((8, DENIED), {"annotation": Every[Count | Absent]}, Status.FAIL, "[8, None]"),
+        ((8, 8), {"annotation": Ranks[Count]}, Status.FAIL, "[0, 1]"),
+    ],
+)
+def test_a_comparison_is_one_verdict_of_no_node_by_what_is_known_of_all(
+    counts: tuple[Any, ...], details: dict[str, Any], status: Status, said: str
+) -> None:
+    (verdict,) = judged(*counts, **details)
+    assert (verdict.node, verdict.status, verdict.required) == (None, status, "required" in details)
+    assert (verdict.findings[0].message if verdict.findings else verdict.why) == said
 
 
 def test_a_fact_that_an_older_capture_lacks_is_advisory() -> None:
     (verdict,) = judged(8, Absent("not asked", NotCaptured.__name__), required=True)
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, False)
-
-
-def test_a_comparison_may_take_nodes_that_are_not_known() -> None:
-    (verdict,) = judged(8, Absent("no"), annotation=Every[Count | Absent])
-    assert verdict.findings[0].message == "[8, None]"
-
-
-def test_a_comparison_of_ranks_takes_those_of_all_nodes() -> None:
-    (verdict,) = judged(8, 8, annotation=Ranks[Count])
-    assert verdict.findings[0].message == "[0, 1]"
 
 
 def test_a_cause_among_comparisons_silences_its_consequence() -> None:

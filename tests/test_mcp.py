@@ -56,26 +56,16 @@ def test_ten_logs_are_explained_from_their_files_and_name_the_cause() -> None:
 def test_what_is_pasted_is_judged_and_looked_up() -> None:
     log = "n7:11:11 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
     tests = (ROOT / "tests" / "data" / "nccl_tests" / "all_reduce.txt").read_text()
-    found = asked(
-        served.Reader([], redact=True),
-        {
-            "explain": ("explain", {"text": log}),
-            "doctor": ("doctor", {"text": ENV}),
-            "expect": ("expect", {"machine": "dgx-h100", "nodes": 2}),
-            "judge": ("judge", {"text": tests, "machine": "dgx-h100"}),
-            "lookup": ("lookup", {"name": "NCCL_TIMEOUT"}),
-            "lookup of a cause": ("lookup", {"name": "iface-missing"}),
-        },
-    )
-    wanted = {
-        "explain": "iface-missing",
-        "doctor": "NCCL_IB_DISABLE",
-        "expect": "it fails; published",
-        "judge": "rows measured",
-        "lookup": "read",
-        "lookup of a cause": "log.interface",
-    }
-    assert {name: each for name, each in found.items() if each[0] or wanted[name] not in each[1]} == {}
+    rows: list[tuple[str, dict[str, Any], str]] = [
+        ("explain", {"text": log}, "iface-missing"),
+        ("doctor", {"text": ENV}, "NCCL_IB_DISABLE"),
+        ("expect", {"machine": "dgx-h100", "nodes": 2}, "it fails; published"),
+        ("judge", {"text": tests, "machine": "dgx-h100"}, "rows measured"),
+        ("lookup", {"name": "NCCL_TIMEOUT"}, "read"),
+        ("lookup", {"name": "iface-missing"}, "log.interface"),
+    ]
+    found = asked(served.Reader([], redact=True), {wanted: (tool, given) for tool, given, wanted in rows})
+    assert {wanted: each for wanted, each in found.items() if each[0] or wanted not in each[1]} == {}
 
 
 def test_names_are_pseudonyms_unless_they_are_asked_for() -> None:
@@ -123,7 +113,7 @@ def test_a_file_that_becomes_a_link_while_it_is_read_shows_nothing_of_another(
         assert answer[0] is (when == "copy_below")
 
 
-def test_what_cannot_be_asked_is_an_error_in_a_line() -> None:
+def test_what_cannot_be_asked_is_an_error_in_a_line_and_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong: dict[str, tuple[str, dict[str, Any]]] = {
         "nothing": ("explain", {}),
         "both": ("doctor", {"text": "x", "paths": ["x"]}),
@@ -135,18 +125,12 @@ def test_what_cannot_be_asked_is_an_error_in_a_line() -> None:
     }
     found = asked(served.Reader([], redact=True), wrong)
     assert {name: each for name, each in found.items() if not each[0] or "Traceback" in each[1]} == {}
-
-
-def test_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="is not a folder"):
+        served.main(["--folder", "/no/such/folder"])
     monkeypatch.setattr(served, "MOST_ANSWER", 200)
     (answer,) = asked(served.Reader([], redact=True), {"it": ("lookup", {"name": "NCCL_"})}).values()
     assert len(answer[1]) < 300
     assert "characters more" in answer[1]
-
-
-def test_a_folder_that_is_not_there_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match="is not a folder"):
-        served.main(["--folder", "/no/such/folder"])
 
 
 def test_it_serves_over_standard_input_and_output_as_a_program() -> None:
@@ -167,26 +151,17 @@ def test_it_serves_over_standard_input_and_output_as_a_program() -> None:
 
 def test_a_capture_brings_in_no_file_outside_the_folders(tmp_path: Path) -> None:
     whole = (ROOT / "tests" / "captures" / "hgx-h100.jsonl").read_text()
-    (tmp_path / "secret.jsonl").write_text(whole)
     overlay = '{"capture": 1, "node": "n1"}\n{"\\u006cike": "../secret.jsonl"}\n'
     inside = tmp_path / "given"
     inside.mkdir()
-    (inside / "overlay.jsonl").write_text(overlay)
-    (inside / "whole.jsonl").write_text(whole)
-    reader = served.Reader([inside], redact=True)
-    found = asked(
-        reader,
-        {
-            "overlay": ("doctor", {"paths": ["overlay.jsonl"]}),
-            "overlay in explain": ("explain", {"paths": ["overlay.jsonl"]}),
-            "pasted overlay": ("doctor", {"text": overlay}),
-            "whole": ("doctor", {"paths": ["whole.jsonl"]}),
-        },
-    )
-    assert {name: failed for name, (failed, _) in found.items()} == {
-        "overlay": True,
-        "overlay in explain": True,
-        "pasted overlay": True,
-        "whole": False,
+    for path, text in (("secret.jsonl", whole), ("given/overlay.jsonl", overlay), ("given/whole.jsonl", whole)):
+        (tmp_path / path).write_text(text)
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "overlay": ("doctor", {"paths": ["overlay.jsonl"]}),
+        "overlay in explain": ("explain", {"paths": ["overlay.jsonl"]}),
+        "pasted overlay": ("doctor", {"text": overlay}),
+        "whole": ("doctor", {"paths": ["whole.jsonl"]}),
     }
+    found = asked(served.Reader([inside], redact=True), calls)
+    assert {name: failed for name, (failed, _) in found.items()} == {name: name != "whole" for name in calls}
     assert all("like" in text for name, (_, text) in found.items() if name != "whole")

@@ -17,53 +17,40 @@ near = st.tuples(st.integers(0, (1 << 128) - 1), st.integers(0, 128), st.integer
 )
 
 
-@given(pair=near)
-def test_ipv4_addresses_that_share_leading_bits_share_exactly_as_many_afterwards(pair: tuple[int, int]) -> None:
+@given(pair=near, octet=st.sampled_from([0x20, 0x26, 0xFD, 0xFE]))
+def test_addresses_guids_and_macs_that_share_leading_bits_share_exactly_as_many_afterwards(
+    pair: tuple[int, int], octet: int
+) -> None:
     new = Pseudonyms(b"k")
     first, second = (value >> 96 for value in pair)
     renamed = [int(new.ipv4(IPv4Address(value))) for value in (first, second)]
     assert shared(*renamed, 32) == shared(first, second, 32)
-
-
-@given(pair=near, octet=st.sampled_from([0x20, 0x26, 0xFD, 0xFE]))
-def test_so_do_ipv6_addresses_and_gids(pair: tuple[int, int], octet: int) -> None:
-    new = Pseudonyms(b"k")
     first, second = (octet << 120 | value >> 8 for value in pair)
     renamed = [int(new.ipv6(IPv6Address(value))) for value in (first, second)]
     assert shared(*renamed, 128) == shared(first, second, 128)
-
-
-def test_addresses_of_all_and_of_oneself_stay_and_those_of_a_site_do_not() -> None:
-    every = [IPv6Address(text) for text in ("::1", "ff02::1", "ff05::1:3", "2001:db8::1", "fd00::7")]
-    new = Pseudonyms(b"k")
-    assert [new.ipv6(each) == each for each in every] == [True, True, True, False, False]
-
-
-@given(pair=near)
-def test_so_do_guids_and_macs(pair: tuple[int, int]) -> None:
-    new = Pseudonyms(b"k")
-    guids = [value >> 64 for value in pair]
+    guids, macs = ([value >> bits for value in pair] for bits in (64, 80))
     assert shared(*map(new.eui64, guids), 64) == shared(*guids, 64)
-    macs = [value >> 80 for value in pair]
     if not {*macs} & {0, (1 << 48) - 1}:
         assert shared(*map(new.mac, macs), 48) == shared(*macs, 48)
 
 
-@given(value=st.integers(0, (1 << 32) - 1))
-def test_an_ipv4_address_stays_in_its_range(value: int) -> None:
-    before, after = IPv4Address(value), Pseudonyms(b"k").ipv4(IPv4Address(value))
+low = st.integers(0, (1 << 64) - 1).map(lambda bits: 0xFE80 << 112 | bits)
+KINDS = ("is_loopback", "is_link_local", "is_multicast", "is_unspecified")
+
+
+@given(value=st.integers(0, (1 << 32) - 1), long=st.integers(0, (1 << 128) - 1) | low)
+def test_an_address_stays_in_its_range(value: int, long: int) -> None:
+    new = Pseudonyms(b"k")
+    before, after = IPv4Address(value), new.ipv4(IPv4Address(value))
     for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"):
         assert (before in ip_network(net)) == (after in ip_network(net))
-    for kind in ("is_loopback", "is_link_local", "is_multicast", "is_unspecified"):
-        assert getattr(before, kind) == getattr(after, kind)
-
-
-@given(value=st.integers(0, (1 << 128) - 1) | st.integers(0, (1 << 64) - 1).map(lambda low: 0xFE80 << 112 | low))
-def test_an_ipv6_address_stays_in_its_range(value: int) -> None:
-    before, after = IPv6Address(value), Pseudonyms(b"k").ipv6(IPv6Address(value))
-    for kind in ("is_loopback", "is_link_local", "is_multicast", "is_unspecified", "is_site_local"):
-        assert getattr(before, kind) == getattr(after, kind)
-    assert (before.ipv4_mapped is None) == (after.ipv4_mapped is None)
+    assert [getattr(before, kind) for kind in KINDS] == [getattr(after, kind) for kind in KINDS]
+    one, other = IPv6Address(long), new.ipv6(IPv6Address(long))
+    kinds = (*KINDS, "is_site_local")
+    assert [getattr(one, kind) for kind in kinds] == [getattr(other, kind) for kind in kinds]
+    assert (one.ipv4_mapped is None) == (other.ipv4_mapped is None)
+    every = [IPv6Address(text) for text in ("::1", "ff02::1", "ff05::1:3", "2001:db8::1", "fd00::7")]
+    assert [new.ipv6(each) == each for each in every] == [True, True, True, False, False]
 
 
 @given(digits=st.text("0123456789abcdef", min_size=32, max_size=32), length=st.integers(1, 32))

@@ -35,11 +35,8 @@ def test_what_steers_a_runner_is_spelled_out_on_both_streams(text: str, shown: s
     assert stream.getvalue() == shown
 
 
-def test_what_steers_a_terminal_is_escaped() -> None:
+def test_what_steers_a_terminal_is_escaped_but_for_colours_of_ours() -> None:
     assert harmless("\x1b]0;pwn\x07 \x1b[31mred") == "\\x1b]0;pwn\\x07 \\x1b[31mred"
-
-
-def test_colours_of_ours_stay_and_nothing_else_does() -> None:
     assert harmless("\x1b[1;31mFAIL\x1b[0m\x1b]0;x\x07", styled=True) == "\x1b[1;31mFAIL\x1b[0m\\x1b]0;x\\x07"
 
 
