@@ -208,7 +208,8 @@ _LINES = {
         "", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml", "--nproc x",
     ),
     pairs.parse: (
-        "", "--rounds 3", "--rounds 0", "--rounds x", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-b 16 -e 1M", "-e 1M",
+        "", "--rounds 3", "--rounds 0", "--rounds x", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-b 16 -e 1M",
+        "-e 1M",
     ),
     accept.parse: (
         "", "--level quick", "--level standard", "--level full", "--ladder", "--level quick --ladder", "--timeout 30",
