@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ncclprobe.host import pasted
 from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
-from tests.localise import meeting, standing, standing_cases
+from tests.localise import meeting, slow_pairs, standing, standing_cases
 from tests.log import ends, events, healthy, others, reasons, whole
 from tests.pasted_texts import judged
 
@@ -39,6 +39,7 @@ def _settings_inputs() -> Rows:
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
     "arrivals": meeting.rows,
+    "slow-pairs": slow_pairs.rows,
     "logs-ends": lambda: whole.outcomes((*ends.TEXTS, *healthy.TEXTS)),
     "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
     "logs-others": lambda: whole.outcomes(others.TEXTS),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from ncclprobe.cluster.mesh.plan import steps
 from ncclprobe.localise import reach
 from ncclprobe.localise.reach import Suspect, blame
-from tests.each_row import each_row
 
 Pair = tuple[int, int]
 ONE_NODE = ("node", "into", "out of")
@@ -77,48 +76,6 @@ def test_every_bad_pair_is_explained_and_no_good_one_is_called_bad(nodes: int, d
     bad = data.draw(st.sets(st.sampled_from(sorted(tested)))) if tested else set()
     told = [pair for culprit in blame(tested, bad) for pair in culprit.pairs]
     assert sorted(told) == sorted(bad)
-
-
-def test_nothing_bad_is_nobodys_fault() -> None:
-    assert blame(everyone(4), set()) == ()
-
-
-@each_row(("bad", "kind"), [({(0, 1), (1, 0)}, "pair"), ({(1, 0)}, "direction")])
-def test_of_two_nodes_neither_can_be_blamed(bad: set[Pair], kind: str) -> None:
-    assert [culprit.kind for culprit in blame(everyone(2), bad)] == [kind]
-
-
-def test_two_dead_of_four_are_two_nodes_and_their_partners_are_not_suspected() -> None:
-    bad = {pair for pair in everyone(4) if set(pair) & {0, 1}}
-    assert said(blame(everyone(4), bad)) == {("node", (0,)), ("node", (1,))}
-
-
-def test_where_nothing_works_nobody_is_singled_out() -> None:
-    for nodes in (3, 8):
-        assert said(blame(everyone(nodes), everyone(nodes))) == {("everything", ())}
-    nearly = everyone(8) - {(0, 1), (2, 3)}
-    assert said(blame(everyone(8), nearly)) == {("everything", ())}
-
-
-def test_two_halves_of_a_fabric_are_a_split_not_many_pairs() -> None:
-    bad = {(a, b) for a, b in everyone(8) if (a < 3) != (b < 3)}
-    (culprit,) = blame(everyone(8), bad)
-    assert (culprit.kind, culprit.nodes, culprit.tests) == ("split", (0, 1, 2), 30)
-    beside = bad | spoilt("node", 4, 4, everyone(8))
-    assert said(blame(everyone(8), beside)) == {("split", (0, 1, 2)), ("node", (4,))}
-
-
-def test_a_node_that_fails_mostly_is_still_that_node() -> None:
-    bad = spoilt("node", 3, 3, everyone(8)) - {(3, 4), (6, 3)}
-    (culprit,) = blame(everyone(8), bad)
-    assert (culprit.kind, culprit.nodes, len(culprit.pairs), culprit.tests) == ("node", (3,), 12, 14)
-
-
-def test_two_streams_in_each_direction_tell_which_end_is_slow() -> None:
-    streams = {(me, (me + step) % 8) for me in range(8) for step in (1, 2)}
-    assert said(blame(streams, {(3, 4), (3, 5)})) == {("out of", (3,))}
-    assert said(blame(streams, {(3, 4), (2, 4)})) == {("into", (4,))}
-    assert said(blame(streams, {(3, 4)})) == {("direction", (3, 4))}
 
 
 def test_of_a_thousand_nodes_the_bad_ones_are_named() -> None:

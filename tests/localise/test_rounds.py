@@ -1,12 +1,12 @@
 """The tournament as data."""
 
-from itertools import chain, combinations
+from itertools import chain, combinations, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.localise.pairs import suspects
+from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.rounds import (
     ALL_PAIRS,
     SOME_ROUNDS,
@@ -85,3 +85,17 @@ def test_an_end_is_in_one_pair_of_a_round_with_its_own_rail(nodes: int, rails: i
         playing = [end for pair in pairs for end in pair]
         assert len(set(playing)) == len(playing)
         assert all(one.rail == other.rail for one, other in pairs)
+
+
+def test_inside_nodes_each_plays_its_own_rounds_at_once_and_a_suspect_is_measured_again_with_its_whole_round() -> None:
+    on = {**{f"n{node}": [*range(node * 4, node * 4 + 4)] for node in range(3)}, "odd": [12, 13, 14], "lone": [15]}
+    rounds = intra_node.plan(on)
+    assert len(rounds) == 3
+    for matches in rounds:
+        busy = [rank for match in matches for rank in (match.first, match.second)]
+        assert len(set(busy)) == len(busy)
+    played = sorted((match.first, match.second) for matches in rounds for match in matches)
+    assert played == sorted(pair for ranks in on.values() for pair in permutations(ranks, 2) if pair[0] < pair[1])
+    again = tuple(each for each in rounds if any((match.first, match.second) == (0, 1) for match in each))
+    assert intra_node.retest_rounds(rounds, [(1, 0)]) == again
+    assert intra_node.retest_rounds(rounds, []) == ()
