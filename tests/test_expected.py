@@ -2,7 +2,9 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,39 +14,63 @@ from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row
 
 CAPTURES = Path(__file__).parent / "captures"
-LARGE = ("-b", "1G", "-e", "4G")
+LARGE, DGX = "-b 1G -e 4G", "--machine dgx-h100"
+RING, RIGHT = " Ring Simple ", "is right here"
+LAPTOP, FAILS = f"{CAPTURES}/laptop.jsonl", "the call fails: NCCL has no such all_reduce here"
 
 
-def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert main(argv) == 0
+def said(capsys: pytest.CaptureFixture[str], line: str, code: int = 0) -> str:
+    assert main(shlex.split(line)) == code
     return capsys.readouterr().out
 
 
-def data(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(said(capsys, *argv, "--json", "-"))
+def data(capsys: pytest.CaptureFixture[str], line: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said(capsys, f"{line} --json -", code))
     return found
 
 
-def test_a_named_machine_of_sixteen_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    text = " ".join(said(capsys, "--machine", "a3-megagpu-8g", "--nodes", "16", "--op", "all_reduce").split())
-    assert "16 x 8 NVIDIA H100 80GB HBM3" in text
-    assert "8 NICs x 200 Gb/s (tcpxo" in text
-    assert "200 GB/s of NICs per node; 0.94 of it is normal" in text
-    assert "source: " in text
-    assert " NIC " in text
-    assert " latency " in text
-
-
-READ = ("p5.48xlarge", "a3-highgpu-8g", "dgx-b200", "gb200-nvl72", "8 x L40S, 4 NICs x 100 sockets")
+@each_row(
+    ("line", "code", "words"),
+    [
+        (
+            "--machine a3-megagpu-8g --nodes 16 --op all_reduce", 0,
+            "16 x 8 NVIDIA H100 80GB HBM3 | 8 NICs x 200 Gb/s (tcpxo | 200 GB/s of NICs per node; 0.94 of it is normal"
+            " | source: | NIC | latency ",
+        ),
+        (f"{DGX} --nccl 2.31.0 {LARGE}", 0, "is newer than 2.30.7"),
+        (f"{DGX} --nccl 2.28.9 {LARGE}", 0, "no is newer than"),
+        (f"{DGX} --nccl 2.12 {LARGE}", 0, "NCCL 2.12.0"),
+        (f"--machine a3-highgpu-2g {LARGE}", 0, "1 NIC of unknown rate | no 0 Gb/s"),  # not known is no zero
+        (LAPTOP, 3, "expectation is known for GPUs here | `ncclprobe bandwidth` judges gloo"),
+        (f"{DGX} --algo ring {LARGE}", 0, f"settings: NCCL_ALGO=Ring |{RING}| no {RIGHT}"),
+        (f"{DGX} {LARGE}", 0, "run again with NCCL_ALGO=Ring | above 450 GB/s"),
+        # A ring of plain NVLink, and a number below the wire (840 of 900), are not explained away.
+        (f"--machine dgx-a100 {LARGE}", 0, f"no {RIGHT}"),
+        ("--machine gb200-nvl72 --nodes 18 -b 8G", 0, f"no {RIGHT}"),
+        (f"--machine dgx-a100 --gpus-per-node 8,8,4 {LARGE}", 0, "3 nodes with 8,8,4"),
+        # An algorithm that a machine has not costs the call.
+        (f"--machine dgx-a100 --nodes 1 --algo nvls {LARGE}", 3, FAILS),
+        (f"{DGX} --nodes 1 --algo nvlstree {LARGE}", 3, FAILS),
+        (f"{DGX} --nodes 2 --algo nvls {LARGE}", 3, FAILS),
+        (f"{DGX} --nodes 1 --algo nvls {LARGE}", 0, f"no {FAILS}"),
+        (f"{DGX} --nodes 2 --algo nvlstree {LARGE}", 0, f"no {FAILS}"),
+        (f"--machine dgx-a100 --nodes 1 --algo tree {LARGE}", 0, f"no {FAILS}"),
+    ],
+)  # fmt: skip
+def test_the_page_says_what_is_expected_and_why(
+    line: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(said(capsys, line, code).split())
+    for each in words.split(" | "):
+        assert (each[3:] not in text) if each[:3] == "no " else each.strip() in text, each
 
 
 @each_row("nodes", ["1", "2", "20"])
-@each_row("machine", READ)
+@each_row("machine", ["p5.48xlarge", "a3-highgpu-8g", "dgx-b200", "gb200-nvl72", "8 x L40S, 4 NICs x 100 sockets"])
 def test_every_row_names_its_reason_and_every_line_fits_a_terminal(
     capsys: pytest.CaptureFixture[str], machine: str, nodes: str
 ) -> None:
-    argv = ("--machine", machine, "--nodes", nodes, "--op", "all", "-f", "64")
-    lines = said(capsys, *argv).splitlines()
+    lines = said(capsys, f"--machine '{machine}' --nodes {nodes} --op all -f 64").splitlines()
     assert all(len(line) <= 80 or "http" in line for line in lines)
     rows = [line for line in lines if re.match(r" +\d+ [KMG]?i?B +[\d.e-]+ +[\d.e-]+ ", line)]
     assert rows
@@ -53,88 +79,40 @@ def test_every_row_names_its_reason_and_every_line_fits_a_terminal(
     assert sum("Source: " in line for line in " ".join(lines).split("[")) >= len(noted)
 
 
-def test_no_ring_stands_beside_a_value_that_no_ring_reaches(capsys: pytest.CaptureFixture[str]) -> None:
-    found = data(capsys, "--machine", "dgx-h100", "--nodes", "2", *LARGE)
-    rows = found["rows"]
-    assert isinstance(rows, list)
-    assert all(row["expectation"]["value"] > 400 and row["model"]["algorithm"] == "NVLSTree" for row in rows)
-
-
-@each_row(("release", "newer"), [("2.31.0", True), ("2.28.9", False)])
-def test_a_release_that_is_not_known_here_is_said_so(
-    capsys: pytest.CaptureFixture[str], release: str, newer: bool
-) -> None:
-    argv = ("--machine", "dgx-h100", "--nccl", release, *LARGE)
-    assert ("is newer than 2.30.7" in said(capsys, *argv)) is newer
-    assert bool(data(capsys, *argv)["notes"]) is newer
-
-
-def test_what_is_not_known_of_nics_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
-    text = " ".join(said(capsys, "--machine", "a3-highgpu-2g", *LARGE).split())
-    assert "1 NIC of unknown rate" in text
-    assert "0 Gb/s" not in text
-
-
-def test_a_capture_is_recognised_and_judged_as_its_type(capsys: pytest.CaptureFixture[str]) -> None:
-    found = data(capsys, str(CAPTURES / "aws-p4d.jsonl"), "--nodes", "2", *LARGE)
-    assert found["machine"] == "p4d.24xlarge"
-    assert found["ranks"] == 16
-
-
-def test_a_capture_that_no_type_describes_is_taken_by_its_links(capsys: pytest.CaptureFixture[str]) -> None:
-    found = data(capsys, str(CAPTURES / "rtx4090-2.jsonl"), *LARGE)
-    assert found["machine"] is None
-    assert "as they are now" in str(found["why"])
-    rows = found["rows"]
-    assert isinstance(rows, list)
-    assert {row["decides"] for row in rows} <= {"PCIe", "inter-socket"}
-
-
-def test_without_gpus_nothing_is_expected_and_it_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(CAPTURES / "laptop.jsonl")]) == 3
-    text = capsys.readouterr().out
-    assert "no expectation is known for GPUs here" in text
-    assert "`ncclprobe bandwidth` judges gloo" in text
+def test_json_has_the_machine_its_rows_and_what_decides_them(capsys: pytest.CaptureFixture[str]) -> None:
+    two = data(capsys, f"{DGX} --nodes 2 {LARGE}")  # no ring stands beside a value that no ring reaches
+    assert all(row["expectation"]["value"] > 400 and row["model"]["algorithm"] == "NVLSTree" for row in two["rows"])
+    assert [bool(data(capsys, f"{DGX} --nccl {release} {LARGE}")["notes"]) for release in ("2.31.0", "2.28.9")] == [
+        1,
+        0,
+    ]
+    known = data(capsys, f"{CAPTURES}/aws-p4d.jsonl --nodes 2 {LARGE}")
+    assert (known["machine"], known["ranks"]) == ("p4d.24xlarge", 16)
+    links = data(capsys, f"{CAPTURES}/rtx4090-2.jsonl {LARGE}")  # that no type describes
+    assert (links["machine"], "as they are now" in links["why"]) == (None, True)
+    assert {row["decides"] for row in links["rows"]} <= {"PCIe", "inter-socket"}
+    assert data(capsys, f"--machine dgx-a100 --gpus-per-node 8,8,4 {LARGE}")["gpus_per_node"] == [8, 8, 4]
+    rows = data(capsys, f"{DGX} --nodes 2 --op all {LARGE}")["rows"]
+    assert len({row["op"] for row in rows}) == 9
+    assert all(row["expectation"]["source"] and row["expectation"]["why"] for row in rows)
+    none = data(capsys, LAPTOP, 3)
+    assert (none["rows"], "NVML" in none["why"]) == ([], True)
 
 
 def test_the_settings_of_the_shell_hold_for_a_named_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("--machine", "dgx-h100", "--nodes", "2", "-b", "8G", "-e", "8G")
-    monkeypatch.setenv("NCCL_ALGO", "Ring")
-    assert " Ring Simple " in said(capsys, *asked)
-    assert "settings: NCCL_ALGO=Ring" in said(capsys, *asked)
-    monkeypatch.delenv("NCCL_ALGO")
-    whole = said(capsys, *asked)
+    asked = f"{DGX} --nodes 2 -b 8G -e 8G"
+    whole = said(capsys, asked)
     assert " NVLSTree Simple " in whole
-    slower = ("NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_NET_GDR_LEVEL=LOC", "NCCL_IB_HCA=mlx5_0")
+    slower = ("NCCL_ALGO=Ring", "NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_NET_GDR_LEVEL=LOC", "NCCL_IB_HCA=mlx5_0")
     for setting in (*slower, "NCCL_IB_HCA=mlx5", "NCCL_NET_GDR_LEVEL=PIX"):
         name, value = setting.split("=")
         monkeypatch.setenv(name, value)
-        text = said(capsys, *asked)
+        text = said(capsys, asked)
         monkeypatch.delenv(name)
         assert (f"settings: {setting}\n" in text) == (text != whole) == (setting in slower), setting
-
-
-def test_a_forced_ring_is_expected_and_without_it_what_the_switches_give(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "--machine", "dgx-h100", "--algo", "ring", *LARGE)
-    assert "settings: NCCL_ALGO=Ring" in text
-    assert " Ring Simple " in text
-    assert "is right here" not in text
-    assert "run again with NCCL_ALGO=Ring" in said(capsys, "--machine", "dgx-h100", *LARGE)
-
-
-def test_a_ring_of_plain_nvlink_is_not_explained_away(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is right here" not in said(capsys, "--machine", "dgx-a100", *LARGE)
-
-
-def test_nodes_may_differ_in_their_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    assert data(capsys, "--machine", "dgx-a100", "--gpus-per-node", "8,8,4", *LARGE)["gpus_per_node"] == [8, 8, 4]
-    assert "3 nodes with 8,8,4" in said(capsys, "--machine", "dgx-a100", "--gpus-per-node", "8,8,4", *LARGE)
-
-
-def test_another_release_of_nccl_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "NCCL 2.12.0" in said(capsys, "--machine", "dgx-h100", "--nccl", "2.12", *LARGE)
+        assert (RING in text) == ("ALGO" in name)
 
 
 def test_the_list_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,67 +121,27 @@ def test_the_list_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(machine.name in listing for machine in machines.table().values())
 
 
-def test_every_collective_can_be_asked_for_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = data(capsys, "--machine", "dgx-h100", "--nodes", "2", "--op", "all", *LARGE)["rows"]
-    assert isinstance(rows, list)
-    assert len({row["op"] for row in rows}) == 9
-    assert all(row["expectation"]["source"] and row["expectation"]["why"] for row in rows)
-
-
 @each_row(
-    ("argv", "names"),
+    ("line", "names"),
     [
-        (("--machine", "dgx-h10"), "dgx-h10"),
-        (("--machine", "dgx-h100", "x.jsonl"), "pass only one"),
-        (("no-such-file.jsonl",), "no-such-file"),
-        (("--machine", "dgx-h100", "--op", "allreduce"), "allreduce"),
-        (("--machine", "dgx-h100", "--gpus-per-node", "9"), "9"),
-        (("--machine", "dgx-h100", "--gpus-per-node", "8,8", "--nodes", "3"), "3"),
-        (("--machine", "dgx-h100", "--gpus-per-node", "8;8"), "8;8"),
-        (("--machine", "dgx-h100", "--gpus-per-node", "1"), "a single GPU"),
-        (("--machine", "dgx-h100", "--nodes", "99999999"), "99999999"),
-        (("--machine", "dgx-h100", "--nic-rate", "-3"), "-3"),
-        (("--machine", "dgx-h100", "--nic-rate", "nan"), "nan"),
-        (("--machine", "dgx-h100", "--nic-rate", "200"), "without --topology FILE"),
-        (("--machine", "dgx-h100", "--nccl", "newest"), "newest"),
-        (("--machine", "dgx-h100", "-b", "2G", "-e", "1G"), "-b"),
+        ("--machine dgx-h10", "dgx-h10"),
+        (f"{DGX} x.jsonl", "pass only one"),
+        ("no-such-file.jsonl", "no-such-file"),
+        (f"{DGX} --op allreduce", "allreduce"),
+        (f"{DGX} --gpus-per-node 9", "9"),
+        (f"{DGX} --gpus-per-node 8,8 --nodes 3", "3"),
+        (f"{DGX} --gpus-per-node '8;8'", "8;8"),
+        (f"{DGX} --gpus-per-node 1", "a single GPU"),
+        (f"{DGX} --nodes 99999999", "99999999"),
+        (f"{DGX} --nic-rate -3", "-3"),
+        (f"{DGX} --nic-rate nan", "nan"),
+        (f"{DGX} --nic-rate 200", "without --topology FILE"),
+        (f"{DGX} --nccl newest", "newest"),
+        (f"{DGX} -b 2G -e 1G", "-b"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(argv: tuple[str, ...], names: str) -> None:
+def test_what_cannot_be_is_refused_in_one_line(line: str, names: str) -> None:
     with pytest.raises(UsageError) as refused:
-        main(argv)
+        main(shlex.split(line))
     assert names in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_without_gpus_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(CAPTURES / "laptop.jsonl"), "--json", "-"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"] == []
-    assert "NVML" in found["why"]
-
-
-@each_row(
-    ("machine", "nodes", "algorithm", "fails"),
-    [
-        ("dgx-a100", "1", "nvls", True),
-        ("dgx-h100", "1", "nvlstree", True),
-        ("dgx-h100", "2", "nvls", True),
-        ("dgx-h100", "1", "nvls", False),
-        ("dgx-h100", "2", "nvlstree", False),
-        ("dgx-a100", "1", "tree", False),
-    ],
-)
-def test_an_algorithm_that_a_machine_has_not_costs_the_call(
-    machine: str, nodes: str, algorithm: str, fails: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(("--machine", machine, "--nodes", nodes, "--algo", algorithm, *LARGE))
-    text = capsys.readouterr().out
-    assert ("the call fails: NCCL has no such all_reduce here" in text) is fails
-    assert code == (3 if fails else 0)
-
-
-def test_a_number_below_the_wire_is_not_excused_for_being_above_it(capsys: pytest.CaptureFixture[str]) -> None:
-    rack = said(capsys, "--machine", "gb200-nvl72", "--nodes", "18", "-b", "8G")  # 840 of 900
-    assert "is right here" not in rack
-    assert "above 450 GB/s" in said(capsys, "--machine", "dgx-h100", *LARGE)

@@ -1,31 +1,193 @@
-"""`ncclprobe topo`: what is printed of a saved text, and what is said where there is no matrix."""
+"""`ncclprobe topo`: what a saved matrix yields to the checks, what they say of it, and what is printed."""
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fake_topo import Printed
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ncclprobe.commands import main
+from ncclprobe.commands.topo import judged
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.topo_matrix import Matrix, parse
+from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.from_matrix import facts_of
+from ncclprobe.nccl.paths import machine_topology
 from tests.each_row import each_row
+
+Links = Sequence[Sequence[str]]
+Capsys = pytest.CaptureFixture[str]
+Change = dict[tuple[int, int], str]
+
+
+def server(gpus: int = 8, word: str = "NV18") -> list[list[str]]:
+    """The words of a server of two sockets, with a NIC behind the PCIe switch of each GPU."""
+
+    def between(one: int, two: int) -> str:
+        if one == two:
+            return "X"
+        if one < gpus and two < gpus:
+            return word
+        near = "NODE" if one % gpus * 2 // gpus == two % gpus * 2 // gpus else "SYS"
+        return "PXB" if one % gpus == two % gpus else near
+
+    return [[between(one, two) for two in range(2 * gpus)] for one in range(2 * gpus)]
+
+
+def changed(links: Links, change: Change) -> list[list[str]]:
+    found = [list(row) for row in links]
+    for (one, two), word in change.items():
+        found[one][two] = found[two][one] = word
+    return found
+
+
+def matrix(links: Links, gpus: int) -> Matrix:
+    return Printed(gpus, len(links) - gpus, tuple(map(tuple, links)), ((),) * gpus).matrix()
+
+
+def said(links: Links, gpus: int = 8) -> list[str]:
+    """Severity, check, subject and message of what is found."""
+    verdicts = judged((matrix(links, gpus),), "FILE")
+    assert not [verdict.why for verdict in verdicts if verdict.status is Status.UNKNOWN]
+    return [f"{f.severity.value} {v.id} {f.subject}: {f.message}" for v in verdicts for f in v.findings]
+
+
+def row_of(one: int, count: int, word: str) -> Change:
+    return {(one, other): word for other in range(count) if other != one}
+
+
+EIGHT, FOUR, THREE = server(), server(4, "NV4"), server(3, "SYS")
+WEAK = row_of(3, 8, "NV16")
+
+
+@each_row(
+    ("links", "gpus", "wanted"),
+    [
+        (EIGHT, 8, []),
+        (FOUR, 4, []),
+        (server(2, "SYS"), 2, ["note nvl.links 2 GPUs: no NVLink connects them: every pair is SYS"]),
+        # Fewer NVLinks: of a GPU behind NVSwitches, of a pair though no NVSwitch makes such a pair, of none, of a mesh.
+        (changed(EIGHT, WEAK), 8, ["fail nvl.links GPU3: 16 NVLinks are up; its siblings have 18"]),
+        (changed(EIGHT, {(3, 5): "NV16"}), 8, ["fail nvl.links GPU3: ", "fail nvl.links GPU5: "]),
+        (changed(EIGHT, row_of(5, 8, "SYS")), 8, ["fail nvl.links GPU5: 0 NVLinks are up; its siblings have 18"]),
+        (changed(FOUR, row_of(2, 4, "SYS")), 4, ["warn nvl.links GPU2: 0 NVLinks are up; its siblings have 8"]),
+        (changed(FOUR, {(0, 2): "NV3"}), 4, ["warn nvl.links GPU0: ", "warn nvl.links GPU2: "]),
+        # Linked unequally by design: three of the eight V100s of a server; a pair with a bridge, and one without.
+        (changed(THREE, {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV2"}), 3, []),
+        (changed(THREE, {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "SYS"}), 3, []),
+        # A NIC behind the other processor, also if only its GPU calls it far, though no tree is so.
+        (changed(EIGHT, row_of(11, 16, "SYS")), 8,
+         ["warn ib.gdr GPU3: the nearest NIC is mlx5_2 at PHB; most GPUs have a NIC below their own switch"]),
+        (changed(EIGHT, {(3, 11): "SYS"}), 8, ["warn ib.gdr GPU3: "]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_matrix_is_found_and_nothing_else(links: Links, gpus: int, wanted: list[str]) -> None:
+    found = said(links, gpus)
+    if wanted == []:
+        assert [line for line in found if not line.startswith("note")] == []
+    else:
+        assert [
+            line[: len(words)] if words[-1] == " " else line for line, words in zip(found, wanted, strict=True)
+        ] == wanted
+
+
+def test_what_a_matrix_cannot_show_is_unknown_and_never_passed() -> None:
+    part = changed(server(4, "SYS"), {(0, 1): "NV1", (1, 2): "NV2", (2, 3): "NV1", (1, 3): "NV1"})
+    assert isinstance(facts_of(matrix(part, 4))[NvLinks], Absent)  # part of a hybrid mesh
+    tree = facts_of(matrix(changed(EIGHT, {(0, 9): "PIX", (1, 8): "PIX", (0, 8): "SYS"}), 8))[Pci]
+    assert isinstance(tree, Absent)
+    assert "no PCI tree has these words" in tree.why
+    pcie = replace(matrix(server(8, "SYS"), 8), kind="topo-mp")
+    status = {verdict.id: (verdict.status, verdict.why) for verdict in judged((pcie,), "FILE")}
+    assert status["nvl.links"] == (Status.UNKNOWN, "a matrix of -mp shows no NVLinks")
+    for gpus in (("GPU" + "1" * 5000,), tuple(f"GPU{n}" for n in range(1000))):
+        huge = Matrix("topo-m", gpus, (), {gpu: {gpu: "X"} for gpu in gpus}, (), (), ())
+        assert {verdict.status for verdict in judged((huge,), "FILE")} == {Status.UNKNOWN}
+    text = Printed(8, 0, tuple(tuple(row[:8]) for row in EIGHT[:8]), ((),) * 8).text()
+    (cut,) = parse(text.partition("\nGPU6")[0] + "\n")  # of GPU5 the last cell is unsure
+    assert [isinstance(row, Absent) for row in facts_of(cut)[NvLinks].gpus] == [False] * 5 + [True] * 3
+    assert not [f for v in judged((cut,), "FILE") for f in v.findings if f.severity is not Severity.NOTE]
+
+
+P2P = "$ nvidia-smi topo -p2p {}\n \tGPU0\tGPU1\t\n GPU0\tX\t{}\t\n GPU1\t{}\tX\t\n"
+
+
+def test_tables_and_machines_of_one_text_are_judged_together_or_apart_and_rest_on_the_text() -> None:
+    (verdict, *_rest) = judged((matrix(changed(EIGHT, {(0, 1): "NV16"}), 8),), "topo.txt")
+    assert {evidence.source for finding in verdict.findings for evidence in finding.evidence} == {"topo.txt"}
+    assert all(finding.remedy for finding in verdict.findings)
+    bridged = Printed(2, 0, (("X", "NV4"), ("NV4", "X")), ((),) * 2).text()
+    verdicts = judged(parse(f"{bridged}\n{P2P.format('r', 'CNS', 'CNS')}"), "FILE")
+    assert [v.id for v in verdicts] == ["nvl.links", "ib.gdr", "ib.gdr", "gpu.p2p"]
+    (finding,) = verdicts[-1].findings
+    assert (finding.severity, finding.subject) == (Severity.FAIL, "GPU0 and GPU1")
+    assert judged(parse(f"{bridged}\n{P2P.format('r', 'OK', 'OK')}"), "FILE")[-1].status is Status.PASS
+    for letter in "nap":  # another capability denies no access
+        (verdict,) = judged(parse(P2P.format(letter, "NS", "NS")), "FILE")
+        assert (verdict.status, f"-p2p {letter} does not say" in verdict.why) == (Status.UNKNOWN, True)
+    two = judged((matrix(EIGHT, 8), matrix(changed(EIGHT, WEAK), 8)), "FILE")
+    assert [(v.node, v.status) for v in two if v.id == "nvl.links"] == [("1", Status.PASS), ("2", Status.FAIL)]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[int, list[list[str]]]:
+    """The words of a machine whose tree is known: a device's place is its NUMA node, bridge, port and two switches."""
+    gpus, nics = draw(st.integers(1, 4)), draw(st.integers(0, 4))
+    places = [[draw(st.integers(0, 1)) for _ in range(4)] for _ in range(gpus + nics)]
+    words = ("SYS", "NODE", "PHB", "PXB", "PIX")
+
+    def between(one: int, two: int) -> str:
+        same = next((n for n in range(4) if places[one][n] != places[two][n]), 4)
+        return "X" if one == two else words[same]
+
+    size = range(gpus + nics)
+    return gpus, [[between(one, two) for two in size] for one in size]
+
+
+@given(trees())
+def test_the_tree_of_a_matrix_prints_the_matrix(machine: tuple[int, list[list[str]]]) -> None:
+    gpus, links = machine
+    shown = matrix(links, gpus)
+    facts = facts_of(shown)
+    assert isinstance(facts[Pci], Pci)
+    assert isinstance(facts[Gpus], Gpus)
+    own = machine_topology(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric]).smi
+    assert {one: {two: own[one, two] for two in row} for one, row in shown.links.items()} == shown.links
+
 
 MACHINE = Printed(
     2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-7", "0"), ("8-15", "1"))
 )
+THREE_GPUS = replace(
+    MACHINE, gpus=3, nics=0, tails=(("0-7", "0"),) * 3,
+    links=(("X", "NV16", "NV16"), ("NV16", "X", "NV18"), ("NV16", "NV18", "X")),
+)  # fmt: skip
+FAR = changed(server(3, "NODE"), {**row_of(5, 6, "SYS"), (0, 4): "NODE", (1, 3): "NODE", (0, 3): "PIX", (1, 4): "PIX"})
+FAR_NIC = Printed(3, 3, tuple(map(tuple, FAR)), (("0-7", "0"),) * 3)
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def printed(tmp_path: Path, capsys: Capsys, text: str | None, *options: str) -> tuple[int, str]:
     path = tmp_path / "topo.txt"
-    path.write_text(MACHINE.text())
-    return path
+    if text is not None:
+        path.write_text(text, encoding="latin-1")
+    code = main(["topo", str(path), *options])
+    told = capsys.readouterr()
+    return code, (told.out or told.err).replace(str(path), "FILE")
 
 
-def test_json_is_what_the_contract_says(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", str(saved), "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+def test_json_is_what_the_contract_says(tmp_path: Path, capsys: Capsys) -> None:
+    code, out = printed(tmp_path, capsys, MACHINE.text(), "--json", "-")
+    assert code == 0
+    assert json.loads(out) == {
         "schema": "ncclprobe.topology/1",
         "matrices": [
             {
@@ -49,90 +211,54 @@ def test_json_is_what_the_contract_says(saved: Path, capsys: pytest.CaptureFixtu
         "status": "pass",
         "exit_code": 0,
     }
+    code, out = printed(tmp_path, capsys, THREE_GPUS.text(), "--json", "-")
+    told = json.loads(out)
+    (finding,) = told["findings"]
+    assert (code, told["status"], told["exit_code"]) == (4, "fail", 4)
+    assert (finding["check"], finding["matrix"], finding["subject"]) == ("nvl.links", 1, "GPU0")
+    assert finding["evidence"] == [{"source": "FILE", "line": None, "text": ""}]
 
 
-def test_text_shows_the_matrix_and_the_nics_near_each_gpu(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", str(saved)]) == 0
-    out = capsys.readouterr().out.splitlines()
+def test_text_shows_the_matrix_the_nics_near_each_gpu_and_what_looks_wrong(tmp_path: Path, capsys: Capsys) -> None:
+    code, text = printed(tmp_path, capsys, MACHINE.text())
+    out = text.splitlines()
+    assert (code, out[-3:]) == (0, ["  nothing", "", "PASS  (exit 0)"])
     assert out[:3] == ["topo-m: 2 GPUs, 1 NIC", "        GPU0  GPU1  mlx5_2", "GPU0    X     NV18  PIX"]
     assert out[7:9] == ["GPU0  0-7   0     -         PIX: mlx5_2", "GPU1  8-15  1     -         SYS: mlx5_2"]
-    assert out[-3:] == ["  nothing", "", "PASS  (exit 0)"]
-
-
-WEAK = replace(
-    MACHINE, gpus=3, nics=0, tails=(("0-7", "0"),) * 3,
-    links=(("X", "NV16", "NV16"), ("NV16", "X", "NV18"), ("NV16", "NV18", "X")),
-)  # fmt: skip
-
-
-def test_text_ends_with_what_looks_wrong_and_a_failure_is_4(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved.write_text(WEAK.text())
-    assert main(["topo", str(saved)]) == 4
-    told = capsys.readouterr().out.partition("what looks wrong")[2].splitlines()
+    code, text = printed(tmp_path, capsys, THREE_GPUS.text())
+    told = text.partition("what looks wrong")[2].splitlines()
     assert told[2] == "  FAIL    nvl.links GPU0: 16 NVLinks are up; its siblings have 18"
     assert told[3].startswith("          fix: reset the GPUs")
-    assert told[-1] == "FAIL  (exit 4)"
-
-
-def test_findings_are_in_json_too(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved.write_text(WEAK.text())
-    assert main(["topo", str(saved), "--json", "-"]) == 4
-    told = json.loads(capsys.readouterr().out)
-    assert (told["status"], told["exit_code"]) == ("fail", 4)
-    (finding,) = told["findings"]
-    assert (finding["check"], finding["matrix"], finding["subject"]) == ("nvl.links", 1, "GPU0")
-    assert finding["evidence"] == [{"source": str(saved), "line": None, "text": ""}]
-
-
-def test_a_warning_is_4_only_where_that_is_asked_for(saved: Path) -> None:
-    far = replace(
-        MACHINE, gpus=3, nics=3, tails=(("0-7", "0"),) * 3,
-        links=(("X", "NODE", "NODE", "PIX", "NODE", "SYS"), ("NODE", "X", "NODE", "NODE", "PIX", "SYS"),
-               ("NODE", "NODE", "X", "NODE", "NODE", "SYS"), ("PIX", "NODE", "NODE", "X", "NODE", "SYS"),
-               ("NODE", "PIX", "NODE", "NODE", "X", "SYS"), ("SYS", "SYS", "SYS", "SYS", "SYS", "X")),
-    )  # fmt: skip
-    saved.write_text(far.text())
-    assert main(["topo", str(saved)]) == 0
-    assert main(["topo", str(saved), "--fail-on", "warn"]) == 4
-
-
-def test_what_is_missing_is_said(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved.write_text("\n".join(MACHINE.text().splitlines()[:2]) + "\n")
-    assert main(["topo", str(saved)]) == 3
-    assert "incomplete: row GPU1 is missing" in capsys.readouterr().out.splitlines()
+    assert (code, told[-1]) == (4, "FAIL  (exit 4)")
 
 
 @each_row(
-    ("text", "cause"),
+    ("text", "options", "code", "words"),
     [
-        ("", "the text is empty"),
-        ("Failed to run topology matrix\n", "nvidia-smi itself failed"),
-        ("\0\xff", "no `nvidia"),
+        # A warning is 4 only if that is asked for.
+        (FAR_NIC.text(), (), 0, "WARN"),
+        (FAR_NIC.text(), ("--fail-on", "warn"), 4, "WARN"),
+        ("\n".join(MACHINE.text().splitlines()[:2]) + "\n", (), 3, "incomplete: row GPU1 is missing\n"),
+        ("", (), 2, "the text is empty"),
+        ("Failed to run topology matrix\n", (), 2, "nvidia-smi itself failed"),
+        ("\0\xff", (), 2, "no `nvidia"),
+        (None, (), 2, "FILE: "),
     ],
 )
-def test_a_text_that_must_be_refused_ends_with_2_and_its_cause(
-    text: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_exit_codes_and_causes(
+    text: str | None, options: tuple[str, ...], code: int, words: str, tmp_path: Path, capsys: Capsys
 ) -> None:
-    path = tmp_path / "topo.txt"
-    path.write_text(text, encoding="latin-1")
-    assert main(["topo", str(path)]) == 2
-    assert cause in capsys.readouterr().err
+    got, said_ = printed(tmp_path, capsys, text, *options)
+    assert (got, words in said_) == (code, True)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", str(tmp_path)]) == 2
-    assert f"{tmp_path}: cannot be read" in capsys.readouterr().err
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_and_pipes_are_refused_and_without_a_file_this_machine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert main(["topo", str(tmp_path / "pipe")]) == 2
-    assert "not a regular file" in capsys.readouterr().err
-
-
-def test_without_a_file_this_machine_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    for path, why in ((tmp_path, f"{tmp_path}: cannot be read"), (tmp_path / "pipe", "not a regular file")):
+        assert main(["topo", str(path)]) == 2
+        assert why in capsys.readouterr().err
     command = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["topo"]) == 2
@@ -144,18 +270,16 @@ def test_without_a_file_this_machine_is_asked(
 
 
 def test_a_matrix_wider_than_the_terminal_comes_in_parts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     gpus, nics = [f"GPU{n}" for n in range(8)], [f"rocep{n}s0f0" for n in range(8)]
-    rows = ["\t".join(["", *gpus, *nics])]
-    rows += ["\t".join([a, *("X" if a == b else "NODE" for b in (*gpus, *nics))]) for a in (*gpus, *nics)]
-    (tmp_path / "wide.txt").write_text("\n".join(rows) + "\n")
-    main(["topo", str(tmp_path / "wide.txt")])
-    printed = capsys.readouterr().out.splitlines()
-    assert max(map(len, printed)) <= 80
-    matrix = printed[: next(n for n, line in enumerate(printed) if "nearest NICs" in line)]
-    heads = [line.split() for line in matrix if line.startswith("    ") and set(line.split()) <= {*gpus, *nics}]
+    rows = ["\t".join([a, *("X" if a == b else "NODE" for b in (*gpus, *nics))]) for a in (*gpus, *nics)]
+    _, text = printed(tmp_path, capsys, "\n".join(["\t".join(["", *gpus, *nics]), *rows, ""]))
+    out = text.splitlines()
+    assert max(map(len, out)) <= 80
+    whole = out[: next(n for n, line in enumerate(out) if "nearest NICs" in line)]
+    heads = [line.split() for line in whole if line.startswith("    ") and set(line.split()) <= {*gpus, *nics}]
     assert [name for head in heads for name in head] == gpus + nics
-    near = printed[len(matrix) : len(matrix) + len(gpus)]
+    near = out[len(whole) : len(whole) + len(gpus)]
     assert max(map(len, near)) > 80 - len(nics[0]) - 2, "NICs that fit stand on a line"
