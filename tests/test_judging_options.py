@@ -34,21 +34,22 @@ def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: 
     assert not judges or found >= JUDGING | RENDERING, (JUDGING | RENDERING) - found
 
 
-def test_explain_which_is_no_gate_has_all_but_those_of_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
-    found = options("explain", capsys)
-    assert found >= RENDERING | {"--select", "--ignore", "--config", "--no-config", "--exit-code"}
-    assert not found & {"--keep", "--fail-on", "--timeout"}
+GATE, NO_GATE = JUDGING, {"--select", "--ignore", "--config", "--no-config", "--exit-code"}
 
 
-def test_attach_which_is_no_gate_has_all_but_those_of_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
-    found = options("attach", capsys)
-    assert found >= RENDERING | (JUDGING - {"--fail-on"}) | {"--exit-code", "--keep"}
-
-
-def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
-    found = options("report", capsys)
-    assert found >= RENDERING
-    assert not found & JUDGING
+@each_row(
+    ("command", "has", "lacks"),
+    [
+        ("explain", RENDERING | NO_GATE, {"--keep", "--fail-on", "--timeout"}),
+        ("attach", RENDERING | (GATE - {"--fail-on"}) | {"--exit-code", "--keep"}, set[str]()),
+        ("report", RENDERING, GATE),
+    ],
+)
+def test_what_is_no_gate_has_all_options_but_those_of_a_gate(
+    command: str, has: set[str], lacks: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = options(command, capsys)
+    assert (has - found, found & lacks) == (set(), set())
 
 
 @each_row("option", sorted(JUDGING))

@@ -1,15 +1,15 @@
-"""Byte counts, rounding, bus factors: the numbers of nccl-tests, by its own vectors and by hand."""
+"""Byte counts, rounding, bus factors: the numbers of nccl-tests, by its own vectors and by hand; and statistics."""
 
 import pytest
 from conftest import fact_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.model import stats
 from ncclprobe.model.errors import UsageError
+from ncclprobe.model.measurement import TimeStats
 from ncclprobe.model.ops import DTYPES, HYPERCUBE, OPS, CallShape, Op, sizes
 from tests.each_row import each_row
-
-MiB = 1 << 20
 
 
 def named(collective: str) -> Op:
@@ -55,55 +55,95 @@ def test_the_printed_size_is_what_the_ranks_really_share(
     assert (shape.nbytes, shape.count) == (printed, count)
 
 
-@each_row("op", OPS.values(), ids=list(OPS))
-def test_one_rank_moves_nothing_between_ranks_unless_the_buffer_is_counted_whole(op: Op) -> None:
-    busbw = op.bandwidth(op.shape(MiB, 1, 4), 1, 1e-3)[1]
-    assert (busbw > 0) == (op.name in {"broadcast", "reduce", "sendrecv"})
-
-
-@pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
-@given(nbytes=st.integers(1, 1 << 34), ranks=st.integers(1, 2000), itemsize=st.sampled_from([1, 2, 4, 8]))
+@given(
+    name=st.sampled_from(sorted(OPS)),
+    nbytes=st.integers(1, 1 << 34),
+    ranks=st.integers(1, 2000),
+    itemsize=st.sampled_from([1, 2, 4, 8]),
+)
 def test_a_shape_never_exceeds_what_was_asked_for_and_in_place_fits(
-    op: Op, nbytes: int, ranks: int, itemsize: int
+    name: str, nbytes: int, ranks: int, itemsize: int
 ) -> None:
-    shape = op.shape(nbytes, ranks, itemsize)
-    assert shape.nbytes <= nbytes
-    assert shape.nbytes == max(shape.send_bytes, shape.recv_bytes)
+    shape = OPS[name].shape(nbytes, ranks, itemsize)
+    assert shape.nbytes == max(shape.send_bytes, shape.recv_bytes) <= nbytes
     assert (ranks - 1) * shape.send_offset + shape.send_bytes <= shape.nbytes
     assert (ranks - 1) * shape.recv_offset + shape.recv_bytes <= shape.nbytes
     assert shape.send_bytes % itemsize == shape.recv_bytes % itemsize == 0
 
 
-def test_torch_does_these_in_place_only() -> None:
+def test_one_rank_moves_nothing_torch_does_some_in_place_only_and_float32_comes_first() -> None:
+    alone = {op.name for op in OPS.values() if op.bandwidth(op.shape(1 << 20, 1, 4), 1, 1e-3)[1] > 0}
+    assert alone == {"broadcast", "reduce", "sendrecv"}  # whose buffer is counted whole
     assert {op.name for op in OPS.values() if op.places == ("in",)} == {"all_reduce", "broadcast", "reduce"}
     assert {op.name for op in OPS.values() if len(op.places) == 2} == {"all_gather", "reduce_scatter"}
-
-
-def test_the_default_data_type_comes_first() -> None:
     assert next(iter(DTYPES)) == "float32"
 
 
-@each_row(
-    ("begin", "end", "factor", "expected"),
-    [(8, 64, 2, (8, 16, 32, 64)), (8, 100, 2, (8, 16, 32, 64, 100)), (5, 5, 2, (5,)), (1, 100, 10, (1, 10, 100))],
-)
-def test_sizes_step_by_the_factor_up_to_the_end_which_is_among_them(
-    begin: int, end: int, factor: int, expected: tuple[int, ...]
-) -> None:
-    assert sizes(begin, end, factor) == expected
+def test_sizes_step_by_the_factor_up_to_the_end_which_is_among_them_or_are_refused() -> None:
+    steps = {
+        (8, 64, 2): (8, 16, 32, 64),
+        (8, 100, 2): (8, 16, 32, 64, 100),
+        (5, 5, 2): (5,),
+        (1, 100, 10): (1, 10, 100),
+    }
+    assert {each: sizes(*each) for each in steps} == steps
+    refused = {(0, 8, 2): "-b 0", (16, 8, 2): "-b 16 B is above -e 8 B", (8, 16, 1): "-f 1", (8, 16, 0): "-f 0"}
+    for each, why in {**refused, (-8, 8, 2): "-b -8"}.items():
+        with pytest.raises(UsageError, match=f"^[^\n]*{why}[^\n]*$"):
+            sizes(*each)
+
+
+samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
 
 
 @each_row(
-    ("begin", "end", "factor", "named"),
+    ("micros", "mean", "median", "ends", "stdev"),
     [
-        (0, 8, 2, "-b 0"),
-        (16, 8, 2, "-b 16 B is above -e 8 B"),
-        (8, 16, 1, "-f 1"),
-        (8, 16, 0, "-f 0"),
-        (-8, 8, 2, "-b -8"),
+        ([1, 2, 3, 4, 10], 4, 3, (1, 10, 10), 3.5355339),
+        # The sum is 120, the squares about 20 are 100, 64, 36, 16, 4 and 900.
+        ([14.0, 10.0, 50.0, 12.0, 18.0, 16.0], 20, 15, (10, 50, 50), (1120 / 5) ** 0.5),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused_in_one_line(begin: int, end: int, factor: int, named: str) -> None:
-    with pytest.raises(UsageError, match=named) as refusal:
-        sizes(begin, end, factor)
-    assert "\n" not in str(refusal.value)
+def test_each_statistic_of_a_row_is_what_it_is_by_hand(
+    micros: list[float], mean: float, median: float, ends: tuple[float, ...], stdev: float
+) -> None:
+    summary = stats.summary([value / 1e6 for value in micros])
+    assert (summary.mean, summary.median, summary.stdev) == pytest.approx((mean, median, stdev))
+    assert (summary.min, summary.p95, summary.max) == pytest.approx(ends)
+    assert [stats.summary([0.25] * count) for count in (1, 2, 4)] == [TimeStats(mean=250_000)] * 3  # no spread
+
+
+@each_row(
+    ("percent", "count", "expected"),
+    [(50, 4, 2), (50, 5, 3), (95, 100, 95), (95, 5, 5), (99, 50, 50), (100, 3, 3), (0, 3, 1)],
+)
+def test_percentiles_are_nearest_rank(percent: float, count: int, expected: float) -> None:
+    assert stats.percentile(list(range(count, 0, -1)), percent) == expected
+
+
+@each_row(
+    ("count", "low", "high"),
+    [
+        (5, 1, 5),  # at least 3 of 5 draws among the first of 5: 0.058, so even the smallest is not ruled out
+        (7, 2, 6),  # at least 4 of 7 among the first of 7: 0.010, among the first two: 0.108
+        (9, 2, 8),  # at least 5 of 9 among the first of 9: 0.001, among the first two: 0.030
+        (6, 1, 6),  # at least 3 of 6 among the first of 6: 0.062
+        (1, 1, 1),
+    ],
+)
+def test_the_interval_of_the_median_by_hand(count: int, low: int, high: int) -> None:
+    assert stats.median_interval(list(range(count, 0, -1))) == (low, high)
+
+
+@given(samples)
+def test_a_percentile_covers_its_share_and_the_interval_holds_the_median(values: list[float]) -> None:
+    p95 = stats.percentile(values, 95)
+    assert p95 in values
+    assert sum(value <= p95 for value in values) >= 0.95 * len(values)
+    low, high = stats.median_interval(values)
+    assert low <= sorted(values)[len(values) // 2] <= high
+
+
+def test_precision_is_half_the_interval_as_a_share_of_the_median() -> None:
+    assert stats.precision([98, 99, 100, 101, 102]) == pytest.approx(0.02)
+    assert stats.precision([1.0] * 4) == stats.precision([0.0] * 5) == float("inf")  # nobody knows

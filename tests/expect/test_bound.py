@@ -2,8 +2,9 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,10 @@ def costs(capture: str, variables: dict[str, str], nodes: int | None = None) -> 
     (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / f"{capture}.jsonl"], COLLECTORS)
     settings: Settings = merge(Environment(variables), ())
     facts = {**snapshot.facts, Settings: settings, Launch: Launch(nnodes=nodes)}
+    return priced(facts)
+
+
+def priced(facts: Mapping[type, Any]) -> AttainableRate:
     found = bound.predicted(facts)
     assert isinstance(found, AttainableRate)
     return found
@@ -95,65 +100,56 @@ def costs(capture: str, variables: dict[str, str], nodes: int | None = None) -> 
 FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
 
 
+COSTS: dict[Severity | None, dict[str, tuple[str, ...]]] = {
+    FAIL: {
+        "hgx-h100": (
+            *("NCCL_IB_HCA=mlx5_0", "NCCL_P2P_DISABLE=1", "NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_PROTO=LL"),
+            *("NCCL_MAX_NCHANNELS=2", "NCCL_MAX_CTAS=4", "NCCL_PROTO=^Simple,LL128"),
+        ),
+        "gb200-tray": ("NCCL_CUMEM_ENABLE=0", "NCCL_MNNVL_ENABLE=0", "NCCL_P2P_DISABLE=1"),
+        "aws-p4d": ("FI_PROVIDER=tcp", "NCCL_PROTO=LL"),
+        "rtx4090-2": ("NCCL_SHM_DISABLE=1",),
+        "l40s-8": ("NCCL_PROTO=LL", "NCCL_SHM_DISABLE=1"),
+        **dict.fromkeys(("dgx-b200", "gcp-a3-mega"), ("NCCL_PROTO=LL",)),
+    },
+    WARN: {
+        "hgx-h100": (
+            *("NCCL_NET_GDR_LEVEL=LOC", "NCCL_PROTO=LL128", "NCCL_ALGO=CollnetDirect", "NCCL_NVLS_ENABLE=0"),
+            "NCCL_NET_GDR_READ=0",
+        )
+    },
+    NONE: {
+        "hgx-h100": (
+            *("NCCL_PROTO=LL,Simple", "NCCL_SHM_DISABLE=1", "NCCL_MAX_NCHANNELS=32", "NCCL_CUMEM_ENABLE=0"),
+            *("NCCL_IB_HCA=mlx5", "NCCL_PROTO=Simple"),
+        ),
+        "aws-p4d": ("FI_PROVIDER=efa",),
+        "l40s-8": ("NCCL_P2P_DISABLE=1",),
+    },
+}
+
+
 @each_row(
-    ("capture", "name", "value", "severity"),
-    [
-        ("hgx-h100", "NCCL_IB_HCA", "mlx5_0", FAIL),
-        ("hgx-h100", "NCCL_P2P_DISABLE", "1", FAIL),
-        ("hgx-h100", "NCCL_IB_DISABLE", "1", FAIL),
-        ("hgx-h100", "NCCL_NET", "Socket", FAIL),
-        ("hgx-h100", "NCCL_NET_GDR_LEVEL", "LOC", WARN),
-        ("hgx-h100", "NCCL_MAX_NCHANNELS", "2", FAIL),
-        ("hgx-h100", "NCCL_MAX_CTAS", "4", FAIL),
-        ("hgx-h100", "NCCL_PROTO", "LL", FAIL),
-        ("hgx-h100", "NCCL_PROTO", "^Simple,LL128", FAIL),
-        ("hgx-h100", "NCCL_PROTO", "LL128", WARN),
-        ("hgx-h100", "NCCL_PROTO", "LL,Simple", NONE),
-        ("hgx-h100", "NCCL_ALGO", "CollnetDirect", WARN),
-        ("hgx-h100", "NCCL_NVLS_ENABLE", "0", WARN),
-        ("hgx-h100", "NCCL_NET_GDR_READ", "0", WARN),
-        ("hgx-h100", "NCCL_SHM_DISABLE", "1", NONE),
-        ("rtx4090-2", "NCCL_SHM_DISABLE", "1", FAIL),
-        ("hgx-h100", "NCCL_MAX_NCHANNELS", "32", NONE),
-        ("hgx-h100", "NCCL_CUMEM_ENABLE", "0", NONE),
-        ("hgx-h100", "NCCL_IB_HCA", "mlx5", NONE),
-        ("hgx-h100", "NCCL_PROTO", "Simple", NONE),
-        ("gb200-tray", "NCCL_CUMEM_ENABLE", "0", FAIL),
-        ("gb200-tray", "NCCL_MNNVL_ENABLE", "0", FAIL),
-        ("gb200-tray", "NCCL_P2P_DISABLE", "1", FAIL),
-        ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
-        ("aws-p4d", "FI_PROVIDER", "efa", NONE),
-        *((machine, "NCCL_PROTO", "LL", FAIL) for machine in ("dgx-b200", "gcp-a3-mega", "aws-p4d", "l40s-8")),
-        ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
-        ("l40s-8", "NCCL_SHM_DISABLE", "1", FAIL),
-    ],
+    ("capture", "setting", "severity"),
+    [(name, each, severity) for severity, of in COSTS.items() for name, settings in of.items() for each in settings],
 )
-def test_a_setting_costs_what_it_takes_from_this_machine(
-    capture: str, name: str, value: str, severity: Severity | None
-) -> None:
+def test_a_setting_costs_what_it_takes_from_this_machine(capture: str, setting: str, severity: Severity | None) -> None:
+    name, value = setting.split("=")
     found = costs(capture, {name: value})
     assert (severity_of(found.lost(name)) if name in found.settings else None) == severity
     assert found.now_GBps == pytest.approx(min([*found.settings.values(), found.healthy_GBps]))
 
 
-def test_a_node_with_nics_for_a_fabric_is_judged_for_two_nodes_at_least_and_says_so() -> None:
+def test_a_node_with_nics_for_a_fabric_is_judged_for_two_nodes_at_least_and_each_setting_has_its_own_cost() -> None:
     few = {"NCCL_IB_HCA": "mlx5_0"}
     alone, eight = costs("hgx-h100", few), costs("hgx-h100", few, nodes=8)
     assert (alone.nodes, eight.nodes, costs("l40s-8", few).nodes) == (2, 8, 1)
     assert "over 2 nodes" in alone.cost()
     assert "over" not in costs("l40s-8", few).cost()
     assert eight.cost("NCCL_IB_HCA") == f"at most 56.2 of {eight.healthy_GBps:.3g} GB/s at 1 GiB over 8 nodes (18%)"
-
-
-def test_each_setting_has_its_own_cost_and_the_machine_that_of_all() -> None:
     found = costs("hgx-h100", {"NCCL_IB_HCA": "mlx5_0", "NCCL_P2P_DISABLE": "1", "NCCL_MAX_NCHANNELS": "8"})
     assert len({*found.settings.values()}) == 3
     assert found.now_GBps == min(found.settings.values())
-
-
-def test_two_gpus_share_the_way_to_the_memory_of_one_grace() -> None:
-    assert bound.through_host_GBps(machines.table()["GB300 NVL72"].system()) == pytest.approx(247.5)
-    assert bound.through_host_GBps(machines.table()["Alps GH200"].system()) == pytest.approx(495)
 
 
 def test_a_node_that_fell_back_to_sockets_is_priced_without_a_setting() -> None:
@@ -172,11 +168,13 @@ def test_nothing_is_lost_to_ports_whose_state_is_unknown_but_for_a_level_below_e
     facts = {**snapshot.facts, Fabric: replace(fabric, devices=tuple(unknown))}
     for value, severity in (("PIX", WARN), ("PXB", Severity.NOTE)):
         settings = merge(Environment({"NCCL_NET_GDR_LEVEL": value}), ())
-        found = bound.predicted({**facts, Settings: settings})
-        assert isinstance(found, AttainableRate)
+        found = priced({**facts, Settings: settings})
         assert severity_of(found.lost("NCCL_NET_GDR_LEVEL")) == severity, value
 
 
-def test_half_fails_a_tenth_warns_and_less_is_a_note() -> None:
+def test_half_fails_a_tenth_warns_less_is_a_note_and_two_gpus_share_the_way_to_one_graces_memory() -> None:
+    shared = {"GB300 NVL72": 247.5, "Alps GH200": 495}
+    made = {name: bound.through_host_GBps(machines.table()[name].system()) for name in shared}
+    assert made == pytest.approx(shared)
     told = {0.5: FAIL, 0.49: WARN, 0.1: WARN, 0.09: Severity.NOTE, 0.0: Severity.NOTE}
     assert {lost: severity_of(lost) for lost in told} == told
