@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expect.nccl_machines import Topology, cube, mesh, none, switched
-from expect.nccl_vectors import FOLDER
+from expect.test_nccl_vectors import FOLDER
 from ncclprobe.commands import expect
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
