@@ -29,50 +29,40 @@ def groups(rows: Sequence[Measurement]) -> list[tuple[Measurement, ...]]:
 
 def render_json(report: Report, rows: Sequence[Measurement]) -> str:
     """`rows`, one group of them, as a version 3 file."""
-    first = rows[0]
-    wrong = sum(row.wrong or 0 for row in rows)
+    first, wrong, rates = rows[0], sum(row.wrong or 0 for row in rows), [row.busbw_GBps for row in rows]
     document = {
-        "version": VERSION,
-        "start_time": report.started[:19].replace("T", " "),
-        "args": [program(first.op)],
-        "env": [],
+        **{
+            "version": VERSION,
+            "start_time": report.started[:19].replace("T", " "),
+            "args": [program(first.op)],
+            "env": [],
+        },
         "nccl_version": _code(first.library.version) if first.backend == "nccl" else 0,
         "config": _config(report, rows),
         "results": [_result(pair) for pair in _lines(rows)],
         "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
-        "average_bus_bandwidth": {
-            "bandwidth": round(sum(row.busbw_GBps for row in rows) / len(rows), 6),
-            "okay": "unchecked",
-        },
-        "errors": [""],
-        "end_time": report.started[:19].replace("T", " "),
+        "average_bus_bandwidth": {"bandwidth": round(sum(rates) / len(rates), 6), "okay": "unchecked"},
+        **{"errors": [""], "end_time": report.started[:19].replace("T", " ")},
         "ncclprobe": {"backend": first.backend, "version": first.library.version},
     }
     return json.dumps(document, indent=1) + "\n"
 
 
 def _config(report: Report, rows: Sequence[Measurement]) -> dict[str, Any]:
-    first = rows[0]
+    first, sizes = rows[0], [row.nbytes for row in rows]
+    one = {"group": 0, "pid": 0, "device": 0, "device_hex": "", "device_info": ""}
     return {
-        "nthreads": 1,
-        "ngpus": 1,
-        "minimum_bytes": min(row.nbytes for row in rows),
-        "maximum_bytes": max(row.nbytes for row in rows),
-        "step_factor": _factor(rows),
-        "warmup_iters": 0,
-        "iterations": max(row.iters * row.batches for row in rows),
-        "aggregated_iterations": 1,
+        **{"nthreads": 1, "ngpus": 1, "minimum_bytes": min(sizes), "maximum_bytes": max(sizes), "warmup_iters": 0},
+        **{"step_factor": _factor(rows), "iterations": _most(rows), "aggregated_iterations": 1},
         "validation": int(any(row.wrong is not None for row in rows)),
-        "graph": int(first.mode == "graph"),
-        "blocking_collectives": _bool(first.mode == "blocking"),
-        "per_iter_timing": "false",
-        "per_iter_skip": 0,
-        "parallel_init": "false",
-        "devices": [
-            {"rank": rank, "group": 0, "pid": 0, "hostname": host, "device": 0, "device_hex": "", "device_info": ""}
-            for rank, host in enumerate(_hosts(report, first))
-        ],
+        **{"graph": int(first.mode == "graph"), "blocking_collectives": _bool(first.mode == "blocking")},
+        **{"per_iter_timing": "false", "per_iter_skip": 0, "parallel_init": "false"},
+        "devices": [{"rank": rank, "hostname": host, **one} for rank, host in enumerate(_hosts(report, first))],
     }
+
+
+def _most(rows: Sequence[Measurement]) -> int:
+    return max(row.iters * row.batches for row in rows)
 
 
 def _factor(rows: Sequence[Measurement]) -> int:
@@ -100,62 +90,53 @@ def _lines(rows: Sequence[Measurement]) -> list[dict[str, Measurement]]:
 def _result(line: dict[str, Measurement]) -> dict[str, Any]:
     row = next(iter(line.values()))
     return {
-        "size": row.nbytes,
-        "count": row.count,
-        "type": _NAMES.get(row.dtype, row.dtype),
-        "redop": row.redop or "none",
-        "root": f"{_root(row):6d}",
-        "out_of_place": _body(line.get("out")),
-        "in_place": _body(line.get("in")),
-        "actual_iterations": row.iters * row.batches,
-        "experiment_name": "",
+        **{
+            "size": row.nbytes,
+            "count": row.count,
+            "type": _NAMES.get(row.dtype, row.dtype),
+            "redop": row.redop or "none",
+        },
+        **{"root": f"{_root(row):6d}", "out_of_place": _body(line.get("out")), "in_place": _body(line.get("in"))},
+        **{"actual_iterations": row.iters * row.batches, "experiment_name": ""},
     }
 
 
 def _body(row: Measurement | None) -> dict[str, Any] | None:
     if row is None:
         return None
-    return {
-        "time": round(row.time_us.typical, 6),
-        "alg_bw": round(row.algbw_GBps, 6),
-        "bus_bw": round(row.busbw_GBps, 6),
-        "nwrong": None if row.wrong is None else float(row.wrong),
-    }
+    times = {"time": row.time_us.typical, "alg_bw": row.algbw_GBps, "bus_bw": row.busbw_GBps}
+    wrong = None if row.wrong is None else float(row.wrong)
+    return {**{name: round(value, 6) for name, value in times.items()}, "nwrong": wrong}
 
 
 def render_text(report: Report, rows: Sequence[Measurement]) -> str:
     """`rows`, one group of them, as the table that nccl-tests prints. Out of place is blank where it was not timed."""
-    first, name = rows[0], program(rows[0].op)
+    first, name, config = rows[0], program(rows[0].op), _config(report, rows)
     wrong = sum(row.wrong or 0 for row in rows)
     code = _code(first.library.version) if first.backend == "nccl" else 0
-    return "\n".join(
-        [
-            *([f"# nccl-tests version 2.19.6 nccl-headers={code} nccl-library={code}"] if code else []),
-            f"# Collective test starting: {name}",
-            *([f"# {OURS} {first.backend} {first.library.version}"] if first.backend != "nccl" else []),
-            f"# nThread 1 nGpus 1 minBytes {min(r.nbytes for r in rows)} maxBytes {max(r.nbytes for r in rows)} "
-            f"step: {_factor(rows)}(factor) warmup iters: 0 iters: {max(r.iters * r.batches for r in rows)} "
-            f"agg iters: 1 validation: {int(any(r.wrong is not None for r in rows))} "
-            f"graph: {int(first.mode == 'graph')} unalign: 0",
-            *(["# Blocking Enabled: wait after each inner iteration (-m), no barrier"] * (first.mode == "blocking")),
-            "#",
-            "# Using devices",
-            *(
-                f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {host:>10} device {0:2d} [0000:00:00] {first.backend}"
-                for rank, host in enumerate(_hosts(report, first))
-            ),
-            "#",
-            f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place",
-            _HEAD.format("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
-            _HEAD.format("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2),
-            *map(_text_line, _lines(rows)),
-            f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
-            f"# Avg bus bandwidth    : {sum(r.busbw_GBps for r in rows) / len(rows):g} ",
-            "#",
-            f"# Collective test concluded: {name}",
-            "",
-        ]
-    )
+    lines = [
+        *([f"# nccl-tests version 2.19.6 nccl-headers={code} nccl-library={code}"] if code else []),
+        f"# Collective test starting: {name}",
+        *([f"# {OURS} {first.backend} {first.library.version}"] if first.backend != "nccl" else []),
+        f"# nThread 1 nGpus 1 minBytes {config['minimum_bytes']} maxBytes {config['maximum_bytes']} step: "
+        f"{config['step_factor']}(factor) warmup iters: 0 iters: {config['iterations']} agg iters: 1 validation: "
+        f"{config['validation']} graph: {config['graph']} unalign: 0",
+        *(["# Blocking Enabled: wait after each inner iteration (-m), no barrier"] * (first.mode == "blocking")),
+        *("#", "# Using devices"),
+        *(
+            f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {host:>10} device {0:2d} [0000:00:00] {first.backend}"
+            for rank, host in enumerate(_hosts(report, first))
+        ),
+        "#",
+        f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place",
+        _HEAD.format("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
+        _HEAD.format("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2),
+        *map(_text_line, _lines(rows)),
+        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
+        f"# Avg bus bandwidth    : {sum(r.busbw_GBps for r in rows) / len(rows):g} ",
+        *("#", f"# Collective test concluded: {name}", ""),
+    ]
+    return "\n".join(lines)
 
 
 def _text_line(line: dict[str, Measurement]) -> str:

@@ -39,12 +39,12 @@ Stack = tuple[FlightFrame, ...]
 Rows = Iterator[tuple[str, JobState]]
 
 
-def later(state: LiveRank, after_s: float = 1.0, **changes: Any) -> LiveRank:
+def later(state: LiveRank, after_s: float = 1.0, /, **changes: Any) -> LiveRank:
     """Return a state some time later."""
     return replace(state, time_s=state.time_s + after_s, **changes)
 
 
-def both(state: LiveRank, after_s: float = 1.0, **changes: Any) -> Both:
+def both(state: LiveRank, after_s: float = 1.0, /, **changes: Any) -> Both:
     """Return a rank at both looks."""
     return state, later(state, after_s, **changes)
 

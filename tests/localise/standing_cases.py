@@ -9,11 +9,9 @@ from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
-from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import Connection, JobLook, JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
-from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent
@@ -44,24 +42,20 @@ from tests.localise.standing import (
     recorded_as,
     stuck_in,
 )  # fmt: skip
+from tests.localise.standing_wires import devices, inside, work
 
 SPINS = replace(IDLE, state="R", call="running")
 ENDED = LiveRank("Z", 5.0, time_s=1000.0)
 IN_C = (replace(OWN, line=139),)
 IN_BACKWARD = (FlightFrame("_engine_run_backward", f"{PACKAGES}/torch/autograd/graph.py", 840), replace(OWN, line=41))
 IN_QUEUE = (FlightFrame("wait", f"{PYTHON}/threading.py", 320), FlightFrame("step", "/home/u/t.py", 7))
-SENDS = Connection(100, "10.77.1.1:40", "10.77.1.3:50", unacknowledged_bytes=9000, retransmits=6, heard_s=12.0)
-RECEIVES = Connection(102, "10.77.1.3:50", "10.77.1.1:40")
-WELL = LiveGpu(0, "00000000:5E:00.0", (100,), 100, 1980, 1980, 310_000, (), 64)
-SLOWED = ("hw-thermal-slowdown",)
-XID = Event(50.0, "xid", "0000:5e:00", "79")
 IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rendezvous.py", 189),
            FlightFrame("init_process_group", C10D, 1759), replace(OWN, name="main", line=7))  # fmt: skip
 
 
 def rows() -> Rows:
     """Yield all cases."""
-    for kind in (_missing, _at_work, _children, _inside, _records, _stacks, _reasons, _arguments, _devices, _many):
+    for kind in (_missing, _at_work, _children, inside, _records, _stacks, _reasons, _arguments, devices, work, _many):
         yield from kind()
 
 
@@ -232,36 +226,6 @@ def _children() -> Rows:
         "who fills a queue",
         in_stacks(IN_ALL_REDUCE, of_queue, states=states, of_children=dict.fromkeys((60, 61), tokenize)),
     )
-
-
-def _inside() -> Rows:
-    """Calls that all ranks are in."""
-    for second in (999, 991, 989, 985, 971, 969):
-        for backend in ("gloo", "nccl"):
-            calls = f"all_reduce@{second - 5} all_reduce*@{second}"
-            yield f"all in one call since {second}, {backend}", recorded_as(calls, calls, backend=backend)
-    for change in ({}, {"acknowledged_bytes": 1}, {"unacknowledged_bytes": 0}, {"retransmits": 0}, {"heard_s": 2.0},
-                   {"retransmits": 0, "probes": 3}, {"peer": "10.9.9.9:443"}, {"state": "connecting"}):  # fmt: skip
-        after = replace(SENDS, **change)  # type: ignore[arg-type]
-        ends = ((replace(SENDS, peer=after.peer), RECEIVES), (after, RECEIVES))
-        for second in (985, 992):
-            calls = [f"all_reduce@980 all_reduce*@{second}"] * 3
-            yield f"nothing arrives: {change}, {second}", recorded_as(*calls, wires=ends, backend="nccl")
-        yield f"nothing arrives, without records: {change}", looked(dict.fromkeys(range(3), WAITS), wires=ends)
-    for sent in (500, 66_000, 500_000):
-        passes = replace(SENDS, retransmits=0, acknowledged_bytes=sent)
-        calls = ["all_reduce@900 all_reduce*@905"] * 3
-        yield f"{sent} bytes pass", recorded_as(*calls, wires=((SENDS, RECEIVES), (passes, RECEIVES)), backend="nccl")
-    ends = (SENDS, RECEIVES)
-    yield "nothing arrives, and one is stopped", looked({0: WAITS, 1: WAITS, 2: both(STOPPED)}, wires=(ends, ends))
-    calls = ["all_reduce@970 all_reduce*@971"] * 2
-    yield "silent, and not examined", recorded_as(*calls, world=3, wires=((SENDS,), (SENDS,)))
-    given = (LiveFrame("all_reduce", C10D, 9, {}), LiveFrame("all_reduce", C10D, 1, {"group": "given"}), OWN)
-    for name, stack in {"no group": in_call("all_reduce"), "a group": given, "a wait": IN_C}.items():
-        yield f"all in one call, {name}", in_stacks(stack, stack, still_s=40.0)
-    for function, still_s in product(("recv", "all_reduce"), (1.0, 5.0, 14.0, 16.0, 29.0, 31.0, None)):
-        stack = (replace(IN_ALL_REDUCE[0], name=function), IN_ALL_REDUCE[1])
-        yield f"all in {function} for {still_s}", in_stacks(stack, stack, still_s=still_s)
 
 
 def _records() -> Rows:
@@ -475,60 +439,6 @@ def _arguments() -> Rows:
     bare = replace(made, dumps=tuple(replace(each, stacks=tuple(() for _ in each.stacks)) for each in made.dumps))
     lines = in_call("all_reduce"), (in_call("all_gather")[0], replace(OWN, line=50))
     yield "records without lines", in_stacks(*lines, first=bare)
-
-
-def _devices() -> Rows:
-    """What sockets and GPUs show."""
-    reads = replace(IDLE, call="recvfrom", file="socket:[7]")
-    worker = Child("S", 3.0, "", "read", "socket:[8]", pipes=("pipe:[9]",), pid=4242, name="pt_data_worker")
-    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
-    peers = tuple(Connection(102, "10.0.0.1:9", f"10.9.9.{n}:443", heard_s=63.0, inode=n) for n in (7, 8))
-    for name, state in (("rank", reads), ("worker", polls)):
-        yield f"the peer of a {name}", of_two(state, wires=((), peers))
-        for came in (4000, 5000):
-            bytes_in = tuple(replace(each, received_bytes=came, inode=9) for each in peers[:1])
-            yield f"a {name} of which a socket got {came}", of_two(state, wires=((), bytes_in))
-        yield f"a {name} that hears", of_two(state, wires=((), (replace(peers[0], received_bytes=9),)))
-    for peer in ("10.9.9.7:29500", "10.9.9.7:443"):
-        wire = (Connection(102, "10.0.0.1:9", peer, heard_s=63.0, inode=7),)
-        yield f"polls {peer}", of_two(replace(IDLE, call="poll", file="socket:[7]"), wires=((), wire), port=29500)
-    for first, still_s in (("D", 12.0), ("D", 8.0), ("D", None), ("S", 12.0)):
-        state = replace(
-            IDLE, state="D", wchan="folio_wait_bit_common", call="read", file="/data/shard", still_s=still_s
-        )
-        yield f"{first}, then D for {still_s}", looked({0: WAITS, 1: (replace(state, state=first), later(state))})
-    lost = Absent("NVML: GPU is lost")
-    slowed = replace(WELL, reasons=SLOWED, clock_MHz=345)
-    calls = ["all_reduce@980 all_reduce*@985"] * 2
-    of_other = replace(WELL, index=1, pci="00000000:5D:00.0", pids=(101,))
-    for name, first_, last, xids in (
-        ("Xid 79", WELL, WELL, (XID,)),
-        ("Xid 31", WELL, WELL, (replace(XID, code="31"),)),
-        ("an old Xid", WELL, WELL, (replace(XID, at_s=0.001),)),
-        ("an Xid of another GPU", WELL, WELL, (replace(XID, device="0000:5f:00"),)),
-        ("off the bus", WELL, WELL, (replace(XID, kind="lost", code=""),)),
-        ("lost", WELL, replace(WELL, pci=lost, pids=lost), ()),
-        ("denied", WELL, replace(WELL, pci=Absent("NVML: Insufficient Permissions")), ()),
-        ("slowed", replace(WELL, reasons=SLOWED), slowed, ()),
-        ("slowed since", WELL, slowed, ()),
-        ("slowed a little", replace(WELL, reasons=SLOWED), replace(slowed, clock_MHz=1500), ()),
-        ("idle clocks", replace(WELL, reasons=("gpu-idle",)), replace(slowed, reasons=("gpu-idle",)), ()),
-        ("no kernel log", WELL, WELL, Absent("kernel.dmesg_restrict is 1")),
-        ("NVLink", WELL, replace(WELL, nvlink_KiB=1088), ()),
-    ):
-        gpus = ((first_, of_other), (last, of_other), xids)
-        yield f"a GPU: {name}", recorded_as(*calls, gpus=gpus, backend="nccl")
-        yield f"a GPU, without records: {name}", looked({0: WAITS}, gpus=gpus)
-    one, two = replace(WELL, pids=(100, 101)), of_other
-    for name, seen, xids in (
-        ("Xid of the first", (one, two), (XID,)),
-        ("Xid of the second", (one, two), (replace(XID, device="0000:5d:00"),)),
-        ("two ranks on one", (one,), (XID,)),
-        ("the second is lost", (one, replace(two, pci=lost, pids=lost)), ()),
-        ("no clocks", (replace(one, clock_MHz=0, most_MHz=0, reasons=SLOWED), two), ()),
-    ):
-        before = tuple(replace(gpu, reasons=SLOWED) for gpu in (one, two)[: len(seen)])
-        yield f"GPUs: {name}", recorded_as(*calls, gpus=(before, seen, xids), backend="nccl")
 
 
 def _many() -> Rows:

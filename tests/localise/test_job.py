@@ -1,12 +1,17 @@
 """How a running job stands, from two looks at its ranks: the sentences, and what is not in the kept cases."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 from ncclprobe.checks.job.ranks import apart, inside, outside
+from ncclprobe.facts.files.ras import RasAnswer
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LocalRanks
+from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import py_spy
-from ncclprobe.logs.job import activity, merged, reasons
+from ncclprobe.logs.job import activity, merged, reasons, stand
 from ncclprobe.logs.job.activity import RankView
+from ncclprobe.logs.job.calls import confirmed, launched
 from ncclprobe.model.causes import RankClass
 from ncclprobe.model.units import agreeing
 from ncclprobe.model.values import replace
@@ -15,6 +20,7 @@ from tests.localise.standing import (
     C10D,
     GONE,
     IDLE,
+    NOTHING,
     OWN,
     PYTHON,
     SLEEPS,
@@ -198,3 +204,21 @@ def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for
         {"src": "1"}, {"group": "given"}, {"group": "default"}, None, {"tag": "7", "work": "w"}, {"signal": "12"}, None,
     ]  # fmt: skip
     assert "secret" not in json.dumps(kept)
+
+
+def test_what_ras_said_at_one_of_two_looks_alone_confirms_nothing() -> None:
+    once, again = RasAnswer("a", launched=((1, 5), (2, 5), (3, 5))), RasAnswer("b", launched=((1, 5), (2, 6), (4, 9)))
+    rows = [(GONE, once), (once, GONE), (GONE, GONE), (once, again)]
+    looks: list[Any] = [SimpleNamespace(first=SimpleNamespace(ras=a), second=SimpleNamespace(ras=b)) for a, b in rows]
+    assert [confirmed(each) for each in looks] == [None, None, None, again]
+    assert [launched(each) for each in looks] == [frozenset(), frozenset(), frozenset(), frozenset({2})]
+
+
+def test_a_rank_that_has_ended_is_missing_though_its_number_is_not_known() -> None:
+    ranks = tuple(JobProcess(100 + n, 1, "python", None, Launch()) for n in range(2))
+    states = JobLook((IDLE, IDLE), NOTHING, ("no server",) * 2)
+    both = JobLooks(states, replace(states, processes=(later(IDLE),) * 2))
+    found = stand({"n1": (LocalRanks(ranks, gone=1), both)})
+    said = "2 of 3 ranks were examined: 1 of 3 ranks no longer have a process"
+    assert (found.answer.word, found.answer.message) == ("STUCK", said)
+    assert stand({"n1": (LocalRanks(ranks), both)}).answer.word == "CANNOT TELL"
