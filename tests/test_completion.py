@@ -1,13 +1,9 @@
 """Completion: made of every parser, and what real shells make of it."""
 
 import importlib
-import os
-import pty
 import re
-import select
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -78,34 +74,3 @@ def test_bash_completes_words_options_values_files_and_ids(tmp_path: Path, capsy
     assert {line: sorted(words) for line, words in zip(CASES, found, strict=True)} == {
         line: sorted(words) for line, words in CASES.items()
     }
-
-
-@pytest.mark.slow
-def test_zsh_completes_words_options_values_files_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script("zsh", tmp_path, capsys)
-    zsh = shutil.which("zsh") or pytest.skip("zsh is not installed (scripts/lab_packages)")
-    typed = {line: words[0] for line, words in CASES.items() if len(words) == 1 and " = " not in line}
-    terminal, its_end = pty.openpty()
-    env = {"TERM": "dumb", "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    child = subprocess.Popen([zsh, "-f", "-i"], stdin=its_end, stdout=its_end, stderr=its_end, cwd=tmp_path,
-                             env=env, start_new_session=True)  # fmt: skip
-    os.close(its_end)
-    try:
-        os.write(terminal, b"autoload -Uz compinit; compinit -u -D; eval \"$(<completion)\"; print rea''dy\n")
-        _read_until(terminal, b"ready\r")
-        for line, word in typed.items():
-            os.write(terminal, f"{line}\t".encode())
-            _read_until(terminal, f"{line.rpartition(' ')[0]} {word}".encode())
-            os.write(terminal, b"\x15")  # Ctrl-U: an empty line again
-    finally:
-        child.kill()
-        child.wait(DEADLINE_S)
-        os.close(terminal)
-
-
-def _read_until(terminal: int, wanted: bytes) -> None:
-    seen, end_s = b"", time.monotonic() + DEADLINE_S
-    while wanted not in seen:
-        assert time.monotonic() < end_s, (wanted, seen)
-        if select.select([terminal], [], [], 1.0)[0]:
-            seen += os.read(terminal, 1 << 16)
