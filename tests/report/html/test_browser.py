@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet.test_page import NOW_S, large
+from fleet.test_command import NOW_S, large
 
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import days, render

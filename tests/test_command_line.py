@@ -1,0 +1,248 @@
+"""What a newcomer meets: help, completion, the demos, and one clear line for whatever is mistyped."""
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.commands import COMMANDS, GROUPS, completion, main
+from ncclprobe.commands.arguments import BRIEF, MOST, Parser
+from ncclprobe.commands.demo import DEMOS
+from tests.each_row import each_row
+
+WITH_PARSER = [name for name in COMMANDS if hasattr(importlib.import_module(f"ncclprobe.commands.{name}"), "_parser")]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def parser_of(command: str) -> Parser:
+    found = importlib.import_module(f"ncclprobe.commands.{command}")._parser()
+    assert isinstance(found, Parser)
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """The first spelling of every option that stands at the beginning of a line."""
+    return re.findall(r"^  (--?[a-z][\w-]*)", text, re.MULTILINE)
+
+
+@each_row("command", WITH_PARSER)
+def test_the_help_of_a_command_shows_few_options_and_the_whole_help_all(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    brief, whole = shown(capsys, command, "--help"), shown(capsys, command, "--help-all")
+    assert len(listed(brief)) <= MOST, "choose its options for a newcomer in BRIEF of ncclprobe/commands/arguments.py"
+    assert max(len(line) for line in (brief + whole).splitlines()) <= 80
+    options = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
+    named, all_named = (set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)) for text in (brief, whole))
+    assert ("--help-all" in brief) is (command in BRIEF)
+    assert command in BRIEF or options <= named
+    assert options <= all_named
+
+
+@each_row("command", BRIEF)
+def test_the_examples_are_commands_that_the_parser_takes(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options only: what they name need not be there. The folder of --keep is made at once, so not in the checkout."""
+    monkeypatch.chdir(tmp_path)
+    assert BRIEF[command].examples
+    for example in BRIEF[command].examples:
+        words = shlex.split(example.partition(" -- ")[0])  # behind it stands the user's own command
+        place = next(n for n, word in enumerate(words) if word.removeprefix("ncclprobe.") in COMMANDS)
+        parser_of(words[place].removeprefix("ncclprobe.")).parse_args(words[place + 1 :])
+
+
+def test_every_command_stands_in_one_group_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for group, commands in GROUPS.items():
+        below = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in below] == list(commands)
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
+
+
+def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    both = (["help"], ["--help"]), (["help", "help"], ["--help"]), (["help", "version"], ["--help"])
+    for words, options in (*both, (["version"], ["--version"])):
+        assert main(words) == main(options) == 0
+        printed = capsys.readouterr().out
+        assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    assert shown(capsys, "help", "doctor") == shown(capsys, "doctor", "--help")
+    assert main(["help", "doctro"]) == 2
+    assert "did you mean doctor" in capsys.readouterr().err
+
+
+def test_an_error_is_folded_on_a_terminal_and_one_line_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wrong = ["doctor", "--backend", "ncl"]
+    assert main(wrong) == 2
+    whole = capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(wrong) == 2
+    folded = capsys.readouterr().err
+    assert (whole.count("\n"), len(whole) > 80) == (1, True)
+    assert max(map(len, folded.splitlines())) <= 80
+    assert folded.split() == whole.split()
+
+
+DEADLINE_S = 60.0
+CASES = {
+    "ncclprobe doc": ["doctor"],
+    "ncclprobe --v": ["--version"],
+    "ncclprobe doctor --expect-g": ["--expect-gpus"],
+    "ncclprobe doctor --backend ": ["nccl", "gloo"],
+    "ncclprobe doctor --local a": ["a file.jsonl", "again.jsonl"],
+    "ncclprobe doctor --json aga": ["again.jsonl"],
+    "ncclprobe doctor --keep f": ["folder"],
+    "ncclprobe doctor --timeout ": [],
+    "ncclprobe explain ib.sta": ["ib.state"],
+    "ncclprobe explain aga": ["again.jsonl"],
+    "ncclprobe bandwidth --select run.band": ["run.bandwidth"],
+    "ncclprobe fleet add aga": ["again.jsonl"],
+    "ncclprobe completion ": ["bash", "zsh", "fish"],
+    "ncclprobe checks ": [],
+}
+"""What is typed, and what may follow in a folder with two files and a folder."""
+
+
+def script(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Write the completion of a shell beside what may be completed."""
+    assert completion.main([shell]) == 0
+    path = folder / "completion"
+    path.write_text(capsys.readouterr().out)
+    for name in ("a file.jsonl", "again.jsonl"):
+        (folder / name).touch()
+    (folder / "folder").mkdir()
+    return path
+
+
+@each_row("shell", ["bash", "zsh", "fish"])
+def test_it_has_every_command_and_every_option_that_help_shows(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, missing, seen = script(shell, tmp_path, capsys).read_text(), [], 0
+    for name in COMMANDS:
+        parser = importlib.import_module(f"ncclprobe.commands.{name}")._parser()
+        shown = set(re.findall(r"^ {2}(?:-\w[^,]*, )?(--[a-z][\w-]*)", parser.format_help(), re.MULTILINE))
+        seen += len(shown)
+        of_command = [line for line in text.split("\n") if name in line] if shell != "zsh" else [text]
+        spelt = {f"-l {each[2:]} " if shell == "fish" else each for each in shown}
+        missing += [(name, each) for each in spelt if not any(each in f"{line} " for line in of_command)]
+    assert not missing
+    assert seen > 150
+
+
+def test_bash_completes_words_options_values_files_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script("bash", tmp_path, capsys)
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    play = (
+        'source ./completion\nwhile IFS= read -r line; do read -ra COMP_WORDS <<<"$line"\n'
+        '[[ $line = *" " ]] && COMP_WORDS+=("")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()\n'
+        "_shtab_ncclprobe 2>/dev/null\n"
+        '(IFS="|"; echo "${COMPREPLY[*]}"); done\n'
+    )
+    done = subprocess.run([bash, "--norc", "-c", play], input="".join(f"{line}\n" for line in CASES), cwd=tmp_path,
+                          capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
+    assert done.stderr == ""
+    found = [line.split("|") if line else [] for line in done.stdout.split("\n")[:-1]]
+    assert {line: sorted(words) for line, words in zip(CASES, found, strict=True)} == {
+        line: sorted(words) for line, words in CASES.items()
+    }
+
+
+NAMED = {
+    "hang": ("explain", "rank 1 on n1", "train.py:73", "timeout-straggler"),
+    "slow-nic": ("doctor", "out of n2 rail 1 (eth1)", "confirmed with 3 other partners", "run.pairs"),
+    "bad-env": ("doctor", "NCCL_IB_DISABLE=1", "NCCL_IB_TIMEOUT", "NCCL_P2P_DISABLE", "eno1"),
+    "sick-node": ("doctor", "mlx5_3:1", "200 Gb/s", "GPU3", "pci.link"),
+}
+"""Each demo: its command, and what that must say of what was planted."""
+
+
+@each_row("name", NAMED)
+def test_a_demo_runs_the_command_that_it_shows_and_leaves_nothing(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["demo", name]) == 0
+    printed = capsys.readouterr().out
+    command, *said = NAMED[name]
+    assert printed.startswith(f"$ ncclprobe {command} ")
+    assert [each for each in said if each not in printed] == []
+    assert "unknown" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert Path.cwd() == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_demo_is_tried_and_its_files_can_be_kept_and_give_the_same_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert DEMOS.keys() == NAMED.keys()
+    assert main(["demo", "sick-node", "--keep", str(tmp_path / "kept")]) == 0
+    capsys.readouterr()
+    assert main(["doctor", str(tmp_path / "kept" / "sick-node.jsonl")]) == 4
+    assert "pci.link" in capsys.readouterr().out
+
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "tests" / "data" / "wrong-inputs.md"
+ROWS = [
+    tuple(cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:3])
+    for line in PAGE.read_text().splitlines()
+    if line.startswith("| `ncclprobe ")
+]
+_ELSEWHERE = re.compile(
+    r"[0-9.]+ [KMGT]iB that|with \d+ CPUs, can run at most \d+ ranks|'|(?<=not TOML: ).*|(?<=report: ).*"
+)
+"""What another machine, Python or library says in other words."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that are not what a command wants."""
+    made = tmp_path_factory.mktemp("wrong")
+    (made / "broken.json").write_text("{\n")
+    (made / "text.txt").write_text("hello\n")
+    (made / "folder").mkdir()
+    (made / "empty").touch()
+    (made / "bad.toml").write_text("[[expect]]\nop = 3\n")
+    (made / "other.toml").write_text('[[accept]]\nid = "x"\n')
+    shutil.copy(ROOT / "reports" / "four-hosts-one-bad-nic.json", made / "run.json")
+    shutil.copy(ROOT / "tests" / "captures" / "hgx-h100.jsonl", made / "node.jsonl")
+    os.mkfifo(made / "pipe")
+    return made
+
+
+@pytest.mark.timeout(300)
+@each_row(("command", "answer"), ROWS, ids=[row[0].strip("`").removeprefix("ncclprobe ") for row in ROWS])
+def test_a_wrong_input_has_one_clear_line(
+    command: str, answer: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(ROWS) >= 120
+    if Path("/dev/nvidia0").exists() and "nccl" in command.split():
+        pytest.skip("this machine has a GPU")
+    monkeypatch.chdir(folder)
+    code = main(shlex.split(command.strip("`"))[1:])
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, "")
+    (line,) = said.err.splitlines()
+    assert _ELSEWHERE.sub("#", line) == _ELSEWHERE.sub("#", f"ncclprobe: {answer}")
