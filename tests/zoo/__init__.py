@@ -13,14 +13,14 @@ from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder
 from ncclprobe.model.errors import HostError, NotCaptured
 from ncclprobe.model.registry import Collector, discover
-from zoo import clouds, desks, linux, network, nvidia, pci, rdma, servers, software
+from zoo import linux, machines, network, nvidia, pci, rdma, software
 from zoo.answers import Answers
 from zoo.description import Machine
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"
 _FAMILIES = (linux, pci, nvidia, rdma, network, software)
 
-MACHINES: dict[str, Machine] = {m.name: m for m in (*servers.ALL, *clouds.ALL, *desks.ALL)}
+MACHINES: dict[str, Machine] = {m.name: m for m in machines.ALL}
 
 
 def answers(machine: Machine, *changes: Callable[[Answers], None]) -> dict[Question, str | HostError]:

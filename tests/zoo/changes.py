@@ -20,13 +20,18 @@ _KEPT = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo")  # of
 _ACS_CONTROL = 0x14E  # zoo.pci puts ACS at 0x148
 
 
+def edit(change: Callable[[Any], Any], *question: str | int) -> Change:
+    """What `change` makes of the JSON that answers a question."""
+
+    def changes(here: Answers) -> None:
+        here.said[question] = json.dumps(change(json.loads(here.ask(*question))))
+
+    return changes
+
+
 def variables(**values: str) -> Change:
     """Variables of the environment."""
-
-    def change(here: Answers) -> None:
-        here.said["env",] = json.dumps(json.loads(here.ask("env")) | values)
-
-    return change
+    return edit(lambda said: said | values, "env")
 
 
 def torchrun(nodes: int, ranks: int = 8, **values: str) -> Change:
@@ -62,19 +67,19 @@ def file(path: str, text: str) -> Change:
     return lambda here: here.write(path, text)
 
 
-def gone(*paths: str) -> Change:
-    """Files that are not there."""
+def files(folder: str, texts: Mapping[str, str]) -> Change:
+    """The content of files in a folder, by name."""
 
     def change(here: Answers) -> None:
-        for path in paths:
-            here.said["read", path] = Missing(f"read {path}: not there")
+        for name, text in texts.items():
+            here.write(f"{folder}/{name}", text)
 
     return change
 
 
-def no_library(path: str) -> Change:
-    """A library that is not there."""
-    return says(Missing(f"elf {path}: not there"), "elf", path)
+def gone(*paths: str, kind: str = "read") -> Change:
+    """Files that are not there; `kind` is "elf" for a library."""
+    return lambda here: here.said.update({(kind, path): Missing(f"{kind} {path}: not there") for path in paths})
 
 
 def shared_library(path: str, *functions: str, version: str) -> Change:
@@ -95,11 +100,7 @@ def calls(path: str, *functions: str) -> Change:
 
 def dynamic(path: str, **told: Any) -> Change:
     """Some of what a library says of itself."""
-
-    def change(here: Answers) -> None:
-        here.said["elf", path] = json.dumps(json.loads(here.ask("elf", path)) | told)
-
-    return change
+    return edit(lambda said: said | told, "elf", path)
 
 
 def closed(path: str) -> Change:
@@ -123,19 +124,14 @@ def device(machine: Machine, name: str, attribute: str, text: str) -> Change:
     return lambda here: here.write(f"{DEVICES}/{functions(machine)[name].address}/{attribute}", text)
 
 
-def gpu(index: int, function: str, answer: Any) -> Change:
-    """What NVML says of one GPU."""
-    return says(json.dumps(answer), "nvml", function, index)
+def gpu(index: int, function: str, answer: Any, *arguments: int) -> Change:
+    """What NVML says of one GPU; `function` without nvmlDeviceGet."""
+    return says(json.dumps(answer), "nvml", f"nvmlDeviceGet{function}", index, *arguments)
 
 
 def interface(name: str, **values: Any) -> Change:
     """Some of what psutil says of an interface."""
-
-    def change(here: Answers) -> None:
-        stats = json.loads(here.ask("psutil", "net_if_stats"))
-        here.said["psutil", "net_if_stats"] = json.dumps({**stats, name: stats[name] | values})
-
-    return change
+    return edit(lambda stats: {**stats, name: stats[name] | values}, "psutil", "net_if_stats")
 
 
 def no_network() -> Change:
@@ -159,39 +155,44 @@ def log(*rows: tuple[float, str]) -> Change:
     return change
 
 
-def lost(index: int) -> Change:
-    """A GPU of which NVML says nothing but its name and address."""
+def _nvml(index: int, answer: Callable[[Callable[..., str], str, tuple[Any, ...]], str]) -> Change:
+    """What `answer` makes of NVML's answers about one GPU: the healthy ones, the function, its arguments."""
 
     def change(here: Answers) -> None:
         healthy = here.programs["nvml"]
 
-        def answer(function: str, *arguments: str | int) -> str:
-            if arguments[:1] == (index,) and function not in _KEPT:
-                raise Failed(f"NVML {function}: GPU is lost")
-            return healthy(function, *arguments)
+        def told(function: str, *arguments: str | int) -> str:
+            mine = arguments[:1] == (index,)
+            return answer(healthy, function, arguments) if mine else healthy(function, *arguments)
 
-        here.programs["nvml"] = answer
+        here.programs["nvml"] = told
 
     return change
+
+
+def lost(index: int) -> Change:
+    """A GPU of which NVML says nothing but its name and address."""
+
+    def answer(healthy: Callable[..., str], function: str, arguments: tuple[Any, ...]) -> str:
+        if function in _KEPT:
+            return healthy(function, *arguments)
+        raise Failed(f"NVML {function}: GPU is lost")
+
+    return _nvml(index, answer)
 
 
 def link(index: int, number: int, column: int, value: int) -> Change:
     """One number of one NVLink, of those that are asked together: `column` is STATE or SPEED."""
 
-    def change(here: Answers) -> None:
-        healthy = here.programs["nvml"]
+    def answer(healthy: Callable[..., str], function: str, arguments: tuple[Any, ...]) -> str:
+        said = healthy(function, *arguments)
+        if len(arguments) < 3 or not str(arguments[1]).startswith(_FIELDS):
+            return said
+        values = json.loads(said)
+        values[column * len(str(arguments[2]).split(",")) + number] = value
+        return json.dumps(values)
 
-        def answer(function: str, *arguments: str | int) -> str:
-            said = healthy(function, *arguments)
-            if arguments[:1] != (index,) or len(arguments) < 3 or not str(arguments[1]).startswith(_FIELDS):
-                return said
-            values = json.loads(said)
-            values[column * len(str(arguments[2]).split(",")) + number] = value
-            return json.dumps(values)
-
-        here.programs["nvml"] = answer
-
-    return change
+    return _nvml(index, answer)
 
 
 def acs(machine: Machine) -> Change:
@@ -199,25 +200,22 @@ def acs(machine: Machine) -> Change:
 
     def change(here: Answers) -> None:
         for function in functions(machine).values():
-            if function.acs and function.ids == (0x1000, 0xC030):
-                path = f"{DEVICES}/{function.address}/config"
-                config = bytearray(_bytes(json.loads(here.ask("bytes", path))))
-                config[_ACS_CONTROL] = 0x1D  # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd
-                here.write(path, bytes(config))
+            if function.acs and function.ids == (0x1000, 0xC030):  # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd
+                _space(here, function.address, _ACS_CONTROL, bytes([0x1D]))
 
     return change
 
 
 def config(machine: Machine, name: str, offset: int, value: int) -> Change:
     """A register of 16 bits in the config space of a device."""
+    return lambda here: _space(here, functions(machine)[name].address, offset, value.to_bytes(2, "little"))
 
-    def change(here: Answers) -> None:
-        path = f"{DEVICES}/{functions(machine)[name].address}/config"
-        space = bytearray(_bytes(json.loads(here.ask("bytes", path))))
-        space[offset : offset + 2] = value.to_bytes(2, "little")
-        here.write(path, bytes(space))
 
-    return change
+def _space(here: Answers, address: str, offset: int, value: bytes) -> None:
+    path = f"{DEVICES}/{address}/config"
+    space = bytearray(_bytes(json.loads(here.ask("bytes", path))))
+    space[offset : offset + len(value)] = value
+    here.write(path, bytes(space))
 
 
 def _bytes(seen: Mapping[str, Any]) -> bytes:

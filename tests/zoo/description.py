@@ -1,6 +1,6 @@
 """What is said of a machine of the zoo, from which every answer of its capture follows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ncclprobe.model.values import Struct, field
 
@@ -124,7 +124,7 @@ class Firmware(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """One machine. `sources` say where each part of its shape is from; `matrix` is what nvidia-smi prints of it.
+    """One machine. `sources` say where each part of its shape is from; `words` are those of nvidia-smi's matrix.
 
     `remotes`: for each GPU where its links lead, in order: another GPU, ``npuN``, or ``switch`` for NVSwitches.
     `p2p`: NVML's word for pairs of GPUs that NVLink does not join. `cluster`: it is part of a multi-node NVLink domain.
@@ -139,7 +139,7 @@ class Machine(Struct, frozen=True):
     firmware: Firmware
     software: Software = Software()
     gpu: GpuModel | None = None
-    matrix: str = ""
+    words: Mapping[tuple[str, str], str] = field(default_factory=dict)
     nics: tuple[Nic, ...] = ()
     remotes: tuple[tuple[str, ...], ...] = ()
     p2p: str = "OK"
@@ -156,15 +156,9 @@ class Machine(Struct, frozen=True):
         return sum(name.startswith("GPU") for name in self.columns)
 
     @property
-    def words(self) -> dict[tuple[str, str], str]:
-        """The matrix by pair of names."""
-        header, *rows = [line.split() for line in self.matrix.strip().splitlines()]
-        return {(row[0], name): word for row in rows for name, word in zip(header, row[1:], strict=True)}
-
-    @property
     def columns(self) -> list[str]:
         """The devices of the matrix, GPUs first."""
-        return self.matrix.strip().splitlines()[0].split() if self.matrix else []
+        return [one for one, other in self.words if one == other]
 
 
 def nvlinked(model: GpuModel, gpus: int) -> tuple[tuple[str, ...], ...]:
@@ -172,16 +166,19 @@ def nvlinked(model: GpuModel, gpus: int) -> tuple[tuple[str, ...], ...]:
     return (("switch",) * model.links,) * gpus
 
 
-def meshed(word: str, gpus: int, nics: str) -> str:
-    """A matrix in which every pair of GPUs has the same word.
+def words(gpus: int, nics: Sequence[str] = (), among: str = "", **groups: Sequence[str]) -> dict[tuple[str, str], str]:
+    """The words of nvidia-smi's matrix by pair of names: `among` the GPUs, otherwise of the first group with both.
 
-    `nics` is the part right of that: a header with the NICs' names, then a row for each GPU, then one for each NIC.
+    A group is a text of names. What is in no group is apart: SYS.
     """
-    names, *rows = [line.split() for line in nics.strip().splitlines()]
-    labels = [f"GPU{n}" for n in range(gpus)]
-    lines = [[*labels, *names]]
-    for one, row in enumerate(rows[:gpus]):
-        lines.append([labels[one], *("X" if one == other else word for other in range(gpus)), *row])
-    for one, row in enumerate(rows[gpus:]):
-        lines.append([names[one], *(gpu_row[one] for gpu_row in rows[:gpus]), *row])
-    return "\n".join(" ".join(line) for line in lines)
+    names = [*(f"GPU{n}" for n in range(gpus)), *nics]
+    known = [(word, set(group.split())) for word, members in groups.items() for group in members]
+
+    def word(one: str, other: str) -> str:
+        if one == other:
+            return "X"
+        if among and one.startswith("GPU") and other.startswith("GPU"):
+            return among
+        return next((word for word, group in known if {one, other} <= group), "SYS")
+
+    return {(one, other): word(one, other) for one in names for other in names}
