@@ -13,35 +13,15 @@ from functools import reduce
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.model.errors import Denied, HostError, Missing, NotCaptured
 
-KNOWN = (
-    "/.dockerenv/",
-    "/dev/",
-    "/etc/nccl.conf/",
-    "/etc/nvidia-imex/",
-    "/home/user/.nccl.conf/",
-    "/opt/",
-    "/proc/device-tree/",
-    "/proc/driver/nvidia/",
-    "/proc/net/",
-    "/root/.nccl.conf/",
-    "/run/.containerenv/",
-    "/run/cloud-init/",
-    "/run/nvidia-fabricmanager/",
-    "/sys/bus/pci/devices/",
-    "/sys/class/dmi/",
-    "/sys/class/infiniband/",
-    "/sys/class/infiniband_verbs/",
-    "/sys/class/net/",
-    "/sys/devices/system/cpu/cpu0/cpufreq/",
-    "/sys/devices/system/node/",
-    "/sys/fs/cgroup/",
-    "/sys/hypervisor/",
-    "/sys/kernel/mm/memory_peers/",
-    "/sys/module/nvidia_peermem/",
-    "/usr/lib/",
-    "/usr/lib64/",
-    "/usr/local/",
+_KNOWN = (
+    "/.dockerenv/ /dev/ /etc/nccl.conf/ /etc/nvidia-imex/ /home/user/.nccl.conf/ /opt/ /proc/device-tree/ "
+    "/proc/driver/nvidia/ /proc/net/ /root/.nccl.conf/ /run/.containerenv/ /run/cloud-init/ "
+    "/run/nvidia-fabricmanager/ /sys/bus/pci/devices/ /sys/class/dmi/ /sys/class/infiniband/ "
+    "/sys/class/infiniband_verbs/ /sys/class/net/ /sys/devices/system/cpu/cpu0/cpufreq/ /sys/devices/system/node/ "
+    "/sys/fs/cgroup/ /sys/hypervisor/ /sys/kernel/mm/memory_peers/ /sys/module/nvidia_peermem/ /usr/lib/ /usr/lib64/ "
+    "/usr/local/"
 )
+KNOWN = tuple(_KNOWN.split())
 NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager", "nvidia-imex-ctl")  # unless the description says so
 _ROW_BYTES = 16
 

@@ -21,16 +21,7 @@ _NO, _OLD, _BAD = "Not Supported", "Function Not Found", "Invalid Argument"
 _LINK_COUNT = 91
 _PER_LINK = {164: "speed", 165: "state", 166: "version", 161: "errors", 162: "errors", 163: "errors"}
 _NVLINK5 = {215, 219}
-_LANES = {
-    84: "speed",
-    132: "speed",
-    46: "errors",
-    108: "errors",
-    53: "errors",
-    114: "errors",
-    32: "errors",
-    96: "errors",
-}
+_LANES = {84: "speed", 132: "speed", **dict.fromkeys((46, 108, 53, 114, 32, 96), "errors")}
 _CLUSTER = bytes.fromhex("4e5631c0ffee4d0d8f9a1d2c3b4a5968")
 _FABRIC_SWITCH = "0000FFFF:FF:FF.0"  # NVSwitches that this machine does not show
 _NO_DRIVER = (
@@ -80,11 +71,6 @@ def uuid(machine: Machine, index: int) -> str:
     return f"GPU-{sum(map(ord, machine.name)):08x}-0000-4000-8000-{index:012x}"
 
 
-def _old(machine: Machine) -> bool:
-    """Whether the library knows neither links by scope nor fabrics (what driver 450 does not have)."""
-    return int(machine.software.driver.partition(".")[0]) < 460
-
-
 class Box:
     """One machine's NVML."""
 
@@ -94,19 +80,23 @@ class Box:
         found = functions(machine)
         self.places = {name: f"0000{found[name].address.upper()}" for name in found if not name.startswith("pci")}
         self.numa = [found[f"GPU{n}"].numa for n in range(machine.gpus)]
+        self.driver = int(machine.software.driver.partition(".")[0])
+        self.known = {**self._fixed(), **self._of_models(), **self._of_each()}
 
     def answer(self, function: str, *arguments: str | int) -> str:
-        """The answer as JSON; Missing for a function that the library lacks, Failed for other refusals."""
-        work: Callable[..., Any] | None = getattr(self, f"_{function}", None)
-        fixed = self._fixed()
+        """The answer as JSON; Missing for a function that the library lacks, Failed for other refusals.
+
+        A KeyError is a function that the zoo was never told of.
+        """
+        known = self.known[function]
         try:
-            return json.dumps(fixed[function] if work is None else work(*arguments))
+            return json.dumps(known(*arguments) if callable(known) else known)
         except Refusal as refusal:
             kind = Missing if str(refusal) == _OLD else Failed
             raise kind(f"NVML {function}: {refusal}") from None
 
     def _fixed(self) -> dict[str, Any]:
-        """What is the same for every GPU. A KeyError here is a function that the zoo was never told of."""
+        """What is the same for every GPU."""
         software, gpu, memory = self.machine.software, self.gpu, self.gpu.memory_gib << 30
         return {
             "nvmlDeviceGetCount": self.machine.gpus,
@@ -121,88 +111,70 @@ class Box:
             "nvmlDeviceGetPersistenceMode": 0 if gpu.graphics else 1,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 1,  # idle
             "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetEnforcedPowerLimit": gpu.watts * 1000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": gpu.watts * 1000,
+            "nvmlDeviceGetTemperatureThreshold": 92,
         }
 
-    def _nvmlDeviceGetUUID(self, index: int) -> str:
-        return uuid(self.machine, index)
-
-    def _nvmlDeviceGetPciInfo(self, index: int) -> dict[str, str]:
-        return {"busId": self.places[f"GPU{index}"]}
-
-    def _nvmlDeviceGetEccMode(self, index: int) -> list[int]:
-        return [1, 1] if self.gpu.ecc else _refuse(_NO)
-
-    def _nvmlDeviceGetTotalEccErrors(self, index: int, kind: int, since: int) -> int:
-        return 0 if self.gpu.ecc else _refuse(_NO)
-
-    def _nvmlDeviceGetSramEccErrorStatus(self, index: int) -> dict[str, int]:
-        """From Ampere on, by libraries that came later; no source tells the first driver that has it."""
-        if int(self.machine.software.driver.partition(".")[0]) < 535:
-            raise Refusal(_OLD)
-        return {"bThresholdExceeded": 0} if self.gpu.ecc and self.gpu.capability >= (8, 0) else _refuse(_NO)
-
-    def _nvmlDeviceGetRemappedRows(self, index: int) -> list[int]:
-        return [0, 0, 0, 0] if self.gpu.ecc and self.gpu.pcie != 3 else _refuse(_NO)
-
-    def _nvmlDeviceGetMigMode(self, index: int) -> list[int]:
-        return [0, 0] if self.gpu.mig else _refuse(_NO)
-
-    def _nvmlDeviceGetCurrPcieLinkGeneration(self, index: int) -> int:
-        return 1 if self.gpu.pcie else _refuse(_NO)
-
-    def _nvmlDeviceGetMaxPcieLinkGeneration(self, index: int) -> int:
-        return self.gpu.pcie or _refuse(_NO)
-
-    def _nvmlDeviceGetCurrPcieLinkWidth(self, index: int) -> int:
-        return 16 if self.gpu.pcie else _refuse(_NO)
-
-    _nvmlDeviceGetMaxPcieLinkWidth = _nvmlDeviceGetCurrPcieLinkWidth
-
-    def _nvmlDeviceGetCurrentClocksEventReasons(self, index: int) -> int:
-        return _refuse(_OLD) if _old(self.machine) else 1
-
-    def _nvmlDeviceGetEnforcedPowerLimit(self, index: int) -> int:
-        return self.gpu.watts * 1000
-
-    _nvmlDeviceGetPowerManagementDefaultLimit = _nvmlDeviceGetEnforcedPowerLimit
-
-    def _nvmlDeviceGetApplicationsClock(self, index: int, kind: int) -> int:
-        return _refuse(_NO) if self.gpu.graphics else 1410
-
-    def _nvmlDeviceGetTemperature(self, index: int, sensor: int) -> int:
-        return 30 + index % 4
-
-    def _nvmlDeviceGetTemperatureThreshold(self, index: int, kind: int) -> int:
-        return 92
-
-    def _nvmlDeviceGetPcieReplayCounter(self, index: int) -> int:
-        return 0 if self.gpu.pcie else _refuse(_NO)
-
-    def _nvmlDeviceGetViolationStatus(self, index: int, policy: int) -> dict[str, int]:
-        return _refuse(_NO) if self.gpu.graphics else {"referenceTime": 1_700_000_000_000_000, "violationTime": 0}
-
-    def _nvmlDeviceGetCpuAffinity(self, index: int, words: int) -> list[int]:
-        nodes = self.machine.processors.nodes
-        return _set(_cpus(nodes.get(self.numa[index]) or everyone(self.machine)), words)
-
-    def _nvmlDeviceGetMemoryAffinity(self, index: int, words: int, scope: int) -> list[int]:
-        return _set([max(self.numa[index], 0)], words)
-
-    def _nvmlDeviceGetGpuFabricInfoV(self, index: int) -> dict[str, Any]:
-        return {**self._nvmlDeviceGetGpuFabricInfo(index), "version": 0x02000024, "healthMask": 2}
-
-    def _nvmlDeviceGetGpuFabricInfo(self, index: int) -> dict[str, Any]:
-        if _old(self.machine):
-            raise Refusal(_OLD)
-        member = self.machine.cluster
+    def _of_models(self) -> dict[str, Any]:
+        """What some GPUs and drivers refuse. No source tells the first driver that has the state of the SRAM."""
+        gpu, idle = self.gpu, {"referenceTime": 1_700_000_000_000_000, "violationTime": 0}
+        sram = _unless(gpu.ecc and gpu.capability >= (8, 0), {"bThresholdExceeded": 0})
+        width = _unless(gpu.pcie, 16)
         return {
-            "clusterUuid": list(_CLUSTER) if member else [0] * 16,
-            "status": 0,
-            "cliqueId": 32766 if member else 0,
-            "state": 3 if self.gpu.fabric else 0,
+            "nvmlDeviceGetEccMode": _unless(gpu.ecc, [1, 1]),
+            "nvmlDeviceGetTotalEccErrors": _unless(gpu.ecc, 0),
+            "nvmlDeviceGetSramEccErrorStatus": _unless(self.driver >= 535, sram, _OLD),
+            "nvmlDeviceGetRemappedRows": _unless(gpu.ecc and gpu.pcie != 3, [0, 0, 0, 0]),
+            "nvmlDeviceGetMigMode": _unless(gpu.mig, [0, 0]),
+            "nvmlDeviceGetCurrPcieLinkGeneration": _unless(gpu.pcie, 1),
+            "nvmlDeviceGetMaxPcieLinkGeneration": _unless(gpu.pcie, gpu.pcie),
+            "nvmlDeviceGetCurrPcieLinkWidth": width,
+            "nvmlDeviceGetMaxPcieLinkWidth": width,
+            "nvmlDeviceGetPcieReplayCounter": _unless(gpu.pcie, 0),
+            "nvmlDeviceGetCurrentClocksEventReasons": _unless(not self._old, 1, _OLD),
+            "nvmlDeviceGetApplicationsClock": _unless(not gpu.graphics, 1410),
+            "nvmlDeviceGetViolationStatus": _unless(not gpu.graphics, idle),
         }
 
-    def _nvmlDeviceGetFieldValues(self, index: int, fields: str, scopes: str) -> list[Any]:
+    def _of_each(self) -> dict[str, Any]:
+        """What is each GPU's own."""
+        nodes, remotes = self.machine.processors.nodes, self.machine.remotes
+        every = everyone(self.machine)
+        return {
+            "nvmlDeviceGetUUID": lambda index: uuid(self.machine, index),
+            "nvmlDeviceGetPciInfo": lambda index: {"busId": self.places[f"GPU{index}"]},
+            "nvmlDeviceGetTemperature": lambda index, sensor: 30 + index % 4,
+            "nvmlDeviceGetCpuAffinity": lambda index, words: _set(_cpus(nodes.get(self.numa[index]) or every), words),
+            "nvmlDeviceGetMemoryAffinity": lambda index, words, scope: _set([max(self.numa[index], 0)], words),
+            "nvmlDeviceGetGpuFabricInfoV": lambda index: {**self._fabric(), "version": 0x02000024, "healthMask": 2},
+            "nvmlDeviceGetGpuFabricInfo": lambda index: self._fabric(),
+            "nvmlDeviceGetFieldValues": self._fields,
+            "nvmlDeviceGetNvLinkState": lambda index, links: [1 for _ in _numbers(links)],
+            "nvmlDeviceGetNvLinkVersion": lambda index, links: [self.gpu.link_version for _ in _numbers(links)],
+            "nvmlDeviceGetNvLinkRemoteDeviceType": lambda index, links: [
+                next(code for start, code in _REMOTES.items() if remotes[index][link].startswith(start))
+                for link in _numbers(links)
+            ],
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda index, links: [
+                self._end(link, remotes[index][link]) for link in _numbers(links)
+            ],
+            "nvmlDeviceGetP2PStatus": self._p2p,
+        }
+
+    @property
+    def _old(self) -> bool:
+        """Whether the library knows neither links by scope nor fabrics (what driver 450 does not have)."""
+        return self.driver < 460
+
+    def _fabric(self) -> dict[str, Any]:
+        if self._old:
+            raise Refusal(_OLD)
+        member, state = self.machine.cluster, 3 if self.gpu.fabric else 0
+        uuids = list(_CLUSTER) if member else [0] * 16
+        return {"clusterUuid": uuids, "status": 0, "cliqueId": 32766 if member else 0, "state": state}
+
+    def _fields(self, index: int, fields: str, scopes: str) -> list[Any]:
         wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
         return _each(lambda pair: self._field(index, *pair), wanted)
 
@@ -214,7 +186,7 @@ class Box:
         if first:
             link = field - first + (6 if first in (132, 108, 114, 96) else 0)
             return self._of_link(_LANES[first], link, links)
-        if _old(self.machine) or (field in _NVLINK5) != (self.gpu.recovery and field not in (164, 165, 166)):
+        if self._old or (field in _NVLINK5) != (self.gpu.recovery and field not in (164, 165, 166)):
             raise Refusal(_NO)
         return self._of_link(_PER_LINK.get(field, "errors"), scope, links)
 
@@ -223,19 +195,6 @@ class Box:
             raise Refusal(_BAD)
         return {"speed": self.gpu.link_mbps, "state": 1, "version": self.gpu.link_version, "errors": 0}[what]
 
-    def _nvmlDeviceGetNvLinkState(self, index: int, links: str) -> list[Any]:
-        return [1 for _ in _numbers(links)]
-
-    def _nvmlDeviceGetNvLinkVersion(self, index: int, links: str) -> list[Any]:
-        return [self.gpu.link_version for _ in _numbers(links)]
-
-    def _nvmlDeviceGetNvLinkRemoteDeviceType(self, index: int, links: str) -> list[Any]:
-        ends = [self.machine.remotes[index][link] for link in _numbers(links)]
-        return [next(code for start, code in _REMOTES.items() if end.startswith(start)) for end in ends]
-
-    def _nvmlDeviceGetNvLinkRemotePciInfo(self, index: int, links: str) -> list[Any]:
-        return [self._end(link, self.machine.remotes[index][link]) for link in _numbers(links)]
-
     def _end(self, link: int, end: str) -> str:
         """Where a link leads: NVSwitches share the links out where they are on the bus."""
         switches = [place for name, place in self.places.items() if name.startswith("nvswitch")]
@@ -243,7 +202,7 @@ class Box:
             return switches[link % len(switches)] if switches else _FABRIC_SWITCH
         return self.places[end]
 
-    def _nvmlDeviceGetP2PStatus(self, index: int, peers: str, capability: int) -> list[Any]:
+    def _p2p(self, index: int, peers: str, capability: int) -> list[Any]:
         words = self.machine.words
         joined = [words[f"GPU{index}", f"GPU{peer}"].startswith("NV") for peer in _numbers(peers)]
         otherwise = "NS" if capability == 2 else self.machine.p2p
@@ -252,6 +211,11 @@ class Box:
 
 def _refuse(words: str) -> Any:
     raise Refusal(words)
+
+
+def _unless(known: object, answer: Any, refusal: str = _NO) -> Any:
+    """The answer, or a function that refuses."""
+    return answer if known else lambda *_: _refuse(refusal)
 
 
 def _each(work: Callable[[Any], Any], things: Iterable[Any]) -> list[Any]:
