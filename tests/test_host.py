@@ -9,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe import __version__
-from ncclprobe.host import Question
-from ncclprobe.host.capture import Recorder, Replay, dump, load, parse
+from ncclprobe.host import Question, capture
+from ncclprobe.host.capture import Recorder, Replay, dump, is_overlay, is_text, load, parse, received
+from ncclprobe.model import bounds
 from ncclprobe.model.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, OutOfTime, UsageError
 from tests.each_row import each_row
 
-READ = ("read", "/a")
+READ, HEADER = ("read", "/a"), {"capture": 1, "node": "n0"}
+SAID = {"ask": READ, "said": "x"}
+questions = st.lists(st.one_of(st.text(), st.integers(0, 99)), min_size=1, max_size=3).map(tuple)
+refusals = st.sampled_from([kind for kind in REFUSALS.values() if kind is not NotCaptured])
+answers_ = st.one_of(st.text(), st.builds(lambda kind, why: kind(why), refusals, st.text()))
 
 
 def save(path: Path, *rows: object) -> Path:
@@ -22,19 +27,9 @@ def save(path: Path, *rows: object) -> Path:
     return path
 
 
-HEADER = {"capture": 1, "node": "n0"}
-questions = st.lists(st.one_of(st.text(), st.integers(0, 99)), min_size=1, max_size=3).map(tuple)
-refusals = st.sampled_from([kind for kind in REFUSALS.values() if kind is not NotCaptured])
-said = st.one_of(st.text(), st.builds(lambda kind, why: kind(why), refusals, st.text()))
-
-
-@given(answers=st.dictionaries(questions, said, max_size=5))
-def test_a_dumped_capture_replays_every_answer_and_refusal(
-    answers: dict[Question, str | HostError], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("capture") / "c.jsonl"
-    path.write_text(dump(answers, "n0"), encoding="utf-8")
-    replay = load(path)
+@given(answers=st.dictionaries(questions, answers_, max_size=5))
+def test_a_dumped_capture_replays_every_answer_and_refusal(answers: dict[Question, str | HostError]) -> None:
+    replay = parse(dump(answers, "n0"), "a text")
     for question, answer in answers.items():
         if isinstance(answer, HostError):
             with pytest.raises(type(answer)) as caught:
@@ -42,11 +37,6 @@ def test_a_dumped_capture_replays_every_answer_and_refusal(
             assert str(caught.value) == str(answer)
         else:
             assert replay.ask(*question) == answer
-
-
-def test_a_question_the_capture_lacks_is_refused_as_such() -> None:
-    with pytest.raises(NotCaptured, match="read /b"):
-        Replay({READ: "x"}).ask("read", "/b")
 
 
 def test_the_recorder_asks_each_question_once_and_keeps_refusals() -> None:
@@ -64,84 +54,72 @@ def test_the_recorder_asks_each_question_once_and_keeps_refusals() -> None:
     for _ in range(2):
         with pytest.raises(Missing):
             recorder.ask("read", "/b")
-    assert asked == [READ, ("read", "/b")]
-    assert set(recorder.answers) == {READ, ("read", "/b")}
+    assert asked == list(recorder.answers) == [READ, ("read", "/b")]
 
 
-def test_a_capture_like_another_takes_every_row_that_it_does_not_replace(tmp_path: Path) -> None:
-    save(tmp_path / "healthy.jsonl", HEADER, {"ask": READ, "said": "1"}, {"ask": ["read", "/b"], "said": "2"})
-    sick = save(tmp_path / "sick.jsonl", HEADER, {"like": "healthy.jsonl"}, {"ask": READ, "refused": "Denied"})
-    replay = load(sick)
-    assert replay.ask("read", "/b") == "2"
-    with pytest.raises(Denied):
-        replay.ask(*READ)
+def test_what_was_measured_is_a_row_of_its_own_and_what_nobody_measured_is_not_captured(tmp_path: Path) -> None:
+    sample = ("sample", "paths")
+    text = dump({sample: '{"rows": []}', READ: "text"}, "n0")
+    assert json.loads(text.splitlines()[2]) == {"sample": {"paths": {"rows": []}}}
+    assert parse(text, "a text").ask(*sample) == '{"rows": []}'
+    with pytest.raises(NotCaptured, match="this run did not try it"):
+        load(save(tmp_path / "c.jsonl", HEADER | {"tool": __version__}, SAID)).ask(*sample)
+    assert len(dump({sample: NotCaptured("not measured")}, "n0").splitlines()) == 1
 
 
-def test_what_was_measured_is_a_row_of_its_own_and_an_answer(tmp_path: Path) -> None:
-    measured: dict[Question, str | HostError] = {("sample", "paths"): '{"rows": []}', READ: "text"}
-    path = tmp_path / "c.jsonl"
-    path.write_text(dump(measured, "n0"))
-    assert json.loads(path.read_text().splitlines()[2]) == {"sample": {"paths": {"rows": []}}}
-    assert load(path).ask("sample", "paths") == '{"rows": []}'
-
-
-def test_what_nobody_measured_is_not_captured_however_new_the_capture(tmp_path: Path) -> None:
-    path = save(tmp_path / "c.jsonl", HEADER | {"tool": __version__}, {"ask": READ, "said": "text"})
-    with pytest.raises(NotCaptured):
-        load(path).ask("sample", "paths")
-    path.write_text(dump({("sample", "paths"): NotCaptured("not measured")}, "n0"))
-    assert len(path.read_text().splitlines()) == 1
-
-
-def test_the_rows_of_a_rank_answer_for_that_rank_alone(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
-    path.write_text(dump({READ: "node's"}, "n0", ranks={3: {READ: "rank 3's"}, 4: {READ: Denied("no")}}))
-    replay = load(path)
-    assert replay.ask(*READ) == "node's"
-    assert replay.ranks[3].ask(*READ) == "rank 3's"
+def test_the_rows_of_a_rank_answer_for_that_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = dump({READ: "node's"}, "n0", ranks={3: {READ: "rank 3's"}, 4: {READ: Denied("no")}})
+    replay = parse(text, "a text")
+    assert (replay.ask(*READ), replay.ranks[3].ask(*READ), replay.ranks[3].node) == ("node's", "rank 3's", "n0 rank 3")
     with pytest.raises(Denied):
         replay.ranks[4].ask(*READ)
+    monkeypatch.setattr(bounds, "CAPTURE_RANKS", 2)
+    assert len(parse(text, "a text").ranks) == 2
+    monkeypatch.setattr(bounds, "CAPTURE_RANKS", 1)
+    with pytest.raises(UsageError, match="a text: has rows of more than 1 ranks"):
+        parse(text, "a text")
 
 
-def test_a_rank_is_a_number(tmp_path: Path) -> None:
-    path = save(tmp_path / "c.jsonl", HEADER, {"ask": READ, "said": "x", "rank": "3"})
-    with pytest.raises(UsageError, match=r"c\.jsonl:2: the rank"):
-        load(path)
-
-
-def test_the_job_may_know_a_node_by_a_better_name_than_its_own(tmp_path: Path) -> None:
-    text = save(tmp_path / "c.jsonl", HEADER).read_text()
-    assert (parse(text, "a text").node, parse(text, "a text", "gpu-007").node) == ("n0", "gpu-007")
-
-
-def test_a_capture_from_elsewhere_is_like_no_file_of_ours() -> None:
-    with pytest.raises(UsageError, match="a text:2: unknown row"):
-        parse('{"capture": 1}\n{"like": "other.jsonl"}', "a text")
+@each_row(
+    ("taken", "utc"),
+    [
+        ("2026-03-01T10:00:00Z", "2026-03-01T10:00:00+00:00"),
+        ("2026-03-01T10:00:00+02:00", "2026-03-01T08:00:00+00:00"), ("2026-03-01T10:00", "2026-03-01T10:00:00+00:00"),
+        ("yesterday", ""), (None, ""), (7, ""),
+    ],
+)  # fmt: skip
+def test_when_a_capture_was_taken_is_in_utc_and_its_node_may_have_a_better_name(taken: object, utc: str) -> None:
+    text = json.dumps(HEADER | {"taken": taken}) + "\n"
+    assert (parse(text, "a text").taken, parse(text, "a text").node) == (utc, "n0")
+    assert parse(text, "a text", "gpu-007").node == "gpu-007"
+    assert parse('{"capture": 1}\n', "a text").node == "a text"
 
 
 @each_row(
     ("rows", "message"),
     [
-        ([], "empty"),
-        (["{}"], 'lacks "capture": 1'),
-        (['{"schema": "ncclprobe.report/1"}'], 'lacks "capture": 1'),
-        (["not json"], "if it is a job's log, run `ncclprobe explain"),
+        ([], "empty"), (["{}"], 'lacks "capture": 1'), (['{"schema": "ncclprobe.report/1"}'], 'lacks "capture": 1'),
+        (["not json"], "if it is a job's log, run `ncclprobe explain"), (["{", "}"], "if it is a report, run"),
         (["[rank0]:[W1123 06:19:05] Using [1]"], "if it is a job's log, run `ncclprobe explain"),
         (['{"capture": 1, "no'], ":1: truncated or not a capture"),
         ([HEADER, '{"ask": ["read"], "sa'], ":2: truncated or not a capture"),
         ([HEADER, "[1, 2]"], ":2: not a capture: this line is not a JSON object"),
-        ([HEADER | {"rows": 0}, {"ask": READ, "said": "x"}], "1 rows, and its first line says 0"),
+        ([HEADER | {"rows": 0}, SAID], "1 rows, and its first line says 0"),
+        ([HEADER | {"rows": "1"}, SAID], "1 rows, and its first line says '1'"),
         ([HEADER, {"ask": [], "said": "x"}], ":2: unknown row: no question"),
         ([HEADER, {"ask": READ, "said": 7}], ":2: unknown row: neither"),
         ([HEADER, {"ask": READ, "refused": "Eaten"}], ":2: unknown row: neither"),
         ([HEADER, {"ask": READ, "refused": "NotCaptured"}], ":2: unknown row: neither"),
         ([HEADER, {"novelty": 1}], ":2: unknown row: no question in it (keys: novelty)"),
-        ([HEADER, {"like": "c.jsonl"}], "form a circle"),
-        ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No such file"),
-        (["[" * 100_000], "not a capture"),
-        (['{"a": ' * 100_000], ":1: truncated or not a capture"),
+        ([HEADER, SAID | {"rank": "3"}], ":2: the rank"), ([HEADER, SAID | {"rank": -1}], ":2: the rank"),
+        ([HEADER, SAID | {"rank": True}], ":2: the rank"),
+        ([HEADER, {"like": "c.jsonl"}], "form a circle"), ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No"),
+        (["[" * 100_000], "not a capture"), (['{"a": ' * 100_000], ":1: truncated or not a capture"),
+        *(([HEADER, {"like": like}], "'like' names a capture") for like in (
+            "/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl")),
+        ([HEADER, {"like": 7}], "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_whatever_is_no_whole_capture_is_refused_by_file_and_line(
     tmp_path: Path, rows: list[object], message: str
 ) -> None:
@@ -151,57 +129,67 @@ def test_whatever_is_no_whole_capture_is_refused_by_file_and_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_capture_that_lacks_what_its_tool_asks_was_cut(tmp_path: Path) -> None:
-    for tool, kind in (("0.0.1", NotCaptured), (__version__, OutOfTime), (None, OutOfTime)):
-        replay = load(save(tmp_path / "c.jsonl", HEADER | {"tool": tool}))
-        with pytest.raises(kind):
-            replay.ask(*READ)
+def test_a_capture_that_lacks_what_its_tool_asks_was_cut_if_the_tool_is_no_older_one(tmp_path: Path) -> None:
+    later = f"{int(__version__.partition('.')[0]) + 1}.0"
+    for tool, kind in (("0.0.1", NotCaptured), (__version__, OutOfTime), (later, OutOfTime), (None, OutOfTime)):
+        with pytest.raises(kind, match="read /b"):
+            load(save(tmp_path / "c.jsonl", HEADER | {"tool": tool}, SAID)).ask("read", "/b")
+    with pytest.raises(NotCaptured, match="read /b"):
+        Replay({READ: "x"}).ask("read", "/b")
 
 
 @each_row("end", ["", '{"ask": ["read", "/b"], "sa'])
 def test_a_capture_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path, end: str) -> None:
-    path = save(tmp_path / "c.jsonl", HEADER | {"rows": 3}, {"ask": READ, "said": "x"})
+    path = save(tmp_path / "c.jsonl", HEADER | {"rows": 3}, SAID)
     path.write_text(path.read_text() + end)
     replay = load(path)
     assert (replay.ask(*READ), replay.cut) == ("x", "its capture was cut: 1 of 3 rows are left")
     with pytest.raises(OutOfTime, match="1 of 3 rows are left"):
         replay.ask("read", "/elsewhere")
-    with pytest.raises(UsageError, match="truncated"):
+    with pytest.raises(UsageError, match=r"from a node: truncated: .* copy it again"):
         parse(path.read_text(), "from a node")
+    bare = save(tmp_path / "bare.jsonl", HEADER, SAID)  # its first line does not say how many rows it has
+    bare.write_text(bare.read_text() + end)
+    assert load(bare).cut == ("its capture was cut: 1 of 2 rows are left" if end else "")
 
 
-def test_a_wide_family_of_likes_is_read_once_each(tmp_path: Path) -> None:
-    save(tmp_path / "0.jsonl", HEADER, {"ask": READ, "said": "x"})
-    for n in range(1, 8):
+def test_a_capture_like_another_takes_every_row_that_it_does_not_replace_and_is_like_few(tmp_path: Path) -> None:
+    save(tmp_path / "0.jsonl", HEADER, SAID, {"ask": ["read", "/b"], "said": "2"})
+    sick = save(tmp_path / "sick.jsonl", HEADER, {"like": "0.jsonl"}, {"ask": READ, "refused": "Denied"})
+    assert load(sick).ask("read", "/b") == "2"
+    with pytest.raises(Denied):
+        load(sick).ask(*READ)
+    for n in range(1, 10):  # each is read once
         save(tmp_path / f"{n}.jsonl", HEADER, *[{"like": f"{n - 1}.jsonl"}] * 8)
-    assert load(tmp_path / "7.jsonl").ask(*READ) == "x"
-
-
-def test_likes_are_few(tmp_path: Path) -> None:
-    save(tmp_path / "0.jsonl", HEADER, {"ask": READ, "said": "x"})
+    assert load(tmp_path / "8.jsonl").ask(*READ) == "x"
+    with pytest.raises(UsageError, match="more than 8 captures in a chain of 'like' rows"):
+        load(tmp_path / "9.jsonl")
     with pytest.raises(UsageError, match="more than 8 'like' rows"):
-        load(save(tmp_path / "1.jsonl", HEADER, *[{"like": "0.jsonl"}] * 9))
+        load(save(tmp_path / "many.jsonl", HEADER, *[{"like": "0.jsonl"}] * 9))
+    (tmp_path / "below").mkdir()
+    assert load(save(tmp_path / "below" / "c.jsonl", HEADER, {"like": "../0.jsonl"})).ask(*READ) == "x"
+    assert (is_overlay(sick), is_overlay(tmp_path / "0.jsonl")) == (True, False)
+    assert not is_overlay(save(tmp_path / "text", "like"))
+    assert not is_overlay(save(tmp_path / "odd.jsonl", HEADER, "{", "[]"))
+    with pytest.raises(UsageError, match="the capture of n7:2: unknown row"):  # from elsewhere it is like none of ours
+        received(sick, "n7")
 
 
-@each_row("like", ["/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl", 7])
-def test_a_capture_is_like_none_but_its_neighbours(tmp_path: Path, like: object) -> None:
-    with pytest.raises(UsageError, match=r"'like' names a capture|cannot be read"):
-        load(save(tmp_path / "c.jsonl", HEADER, {"like": like}))
+def test_what_is_no_regular_file_of_text_is_no_capture(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name, why in (("pipe", "not a regular file"), ("binary", "not UTF-8"), ("none", "cannot be read"),
+                      (".", "cannot be read")):  # fmt: skip
+        with pytest.raises(UsageError, match=why):
+            load(tmp_path / name)
+    for text, wanted in (("ibstat", True), ('{"capture": 1}', False), (' {"schema": "ncclprobe.report/1"}', False),
+                         ('{"a": 1}', True), ("", True)):  # fmt: skip
+        assert is_text(save(tmp_path / "t", text)) is wanted
 
 
-def test_a_pipe_is_no_capture(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "c.jsonl")
-    with pytest.raises(UsageError, match="not a regular file"):
-        load(tmp_path / "c.jsonl")
-
-
-@each_row("name", ["missing.jsonl", "."])
-def test_an_unreadable_path_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        load(tmp_path / name)
-
-
-def test_binary_is_no_capture(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="not UTF-8"):
-        load(tmp_path / "c.jsonl")
+def test_only_another_capture_is_overwritten(tmp_path: Path) -> None:
+    path = save(tmp_path / "c.jsonl", HEADER, SAID)
+    capture.save(path, dump({READ: "y"}, "n0"))
+    assert (load(path).ask(*READ), path.stat().st_mode & 0o777) == ("y", 0o600)
+    with pytest.raises(UsageError, match="not overwritten"):
+        capture.save(save(tmp_path / "log", "rank 0: lost"), dump({}, "n0"))
