@@ -8,113 +8,100 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.host import elf
+from ncclprobe.model import bounds
 from ncclprobe.model.errors import Failed
 from tests.each_row import each_row
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that needs another one, with a search path of its own."""
-    folder = tmp_path_factory.mktemp("elf")
-    (folder / "a.c").write_text("int a(void) { return 1; }\n")
-    (folder / "b.c").write_text("int a(void); int b(void) { return a(); }\n")
-    for command in (
-        ["cc", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", "libnccl.so.2", "a.c"],
-        ["cc", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/../lib:/x", "-Wl,--disable-new-dtags", "-Wl,-soname,libb.so.1",
-         "-o", "libb.so", "b.c", "libnccl.so.2"],
-        ["cc", "-shared", "-fPIC", "-Wl,-rpath,/y", "-Wl,--enable-new-dtags", "-o", "libc.so", "b.c", "libnccl.so.2"],
-    ):  # fmt: skip
-        subprocess.run(command, cwd=folder, check=True, timeout=60)
-    return folder / "libb.so"
-
-
-@needs_compiler
-def test_a_library_says_what_it_needs_and_where_to_look(library: Path) -> None:
-    seen = elf.dynamic(str(library))
-    assert (seen.soname, seen.rpath, seen.runpath) == ("libb.so.1", "$ORIGIN/../lib:/x", "")
-    assert "libnccl.so.2" in seen.needed
-    assert elf.dynamic(str(library.with_name("libc.so")))[2:4] == ("", "/y")
-
-
-@needs_compiler
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cut=st.integers(0, 20_000), at=st.integers(0, 20_000), new=st.binary(max_size=16))
-def test_a_damaged_library_is_read_or_refused(versioned: Path, tmp_path: Path, cut: int, at: int, new: bytes) -> None:
-    data = bytearray((versioned / "libnccl.so.2").read_bytes()[: cut or None])
-    data[at : at + len(new)] = new
-    damaged = tmp_path / "damaged"
-    damaged.write_bytes(data)
-    for read in (
-        elf.dynamic,
-        lambda path: elf.symbols(path, "nccl"),
-        lambda path: elf.texts(path, "NCCL"),
-        lambda path: elf.objects(path, "nccl"),
-    ):
-        with suppress(Failed, OSError):
-            read(str(damaged))
-
-
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (package gcc)")
 VERSIONS = "NCCL_2 { global: ncclAllReduce; }; NCCL_3 { global: ncclCommSplit; } NCCL_2;"
 GIVER = """const char text[] = "NCCL version 2.31.2+cuda13.3"; const char other[] = "NCCL version of nothing";
+const char long_text[] = "long: 0123456789012345678901234567890123456789012345678901234567890123456789";
 int ncclAllReduce(void) { return 1; } int ncclCommSplit(void) { return 2; }\n"""
 ASKER = """int ncclAllReduce(void); int ncclCommSplit(void); __attribute__((weak)) int ncclMaybe(void);
 int both(void) { return ncclAllReduce() + ncclCommSplit() + (ncclMaybe ? 1 : 0); }\n"""
+PLUGIN = """typedef struct { const char* name; int (*init)(void); } plugin_t; static int init(void) { return 0; }
+plugin_t ncclNetPlugin_v8 = {"AWS Libfabric", init}; const plugin_t ncclNetPlugin_v7 = {"AWS Libfabric", init};
+plugin_t ncclTunerPlugin_v3 = {"nccl_ofi_tuner", init}; plugin_t ncclNetPlugin_v6 = {0, init};
+int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
+int ncclNetPlugin_function(void) { return 1; } const char* told = "NET/OFI Initializing aws-ofi-nccl 1.14.0-aws";\n"""
+SHARED = ("cc", "-shared", "-fPIC")
 
 
 @pytest.fixture(scope="session")
-def versioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A libnccl whose symbols have versions, and a library that asks for them."""
-    folder = tmp_path_factory.mktemp("versioned")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A libnccl whose symbols have versions, and libraries that ask for it, with search paths of their own."""
+    folder = tmp_path_factory.mktemp("elf")
     for name, text in {"give.c": GIVER, "ask.c": ASKER, "map": VERSIONS}.items():
         (folder / name).write_text(text)
+    old, new = "-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"
     for command in (
-        [
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-Wl,--version-script=map",
-            "-Wl,-soname,libnccl.so.2",
-            "-o",
-            "libnccl.so.2",
-            "give.c",
-        ],
-        ["cc", "-shared", "-fPIC", "-o", "libask.so", "ask.c", "libnccl.so.2"],
+        ["-Wl,--version-script=map", "-Wl,-soname,libnccl.so.2", "-o", "libnccl.so.2", "give.c"],
+        [old, "-Wl,-rpath,$ORIGIN/../lib:/x", "-Wl,-soname,libb.so.1", "-o", "libb.so", "ask.c", "libnccl.so.2"],
+        [new, "-Wl,-rpath,/y", "-o", "libask.so", "ask.c", "libnccl.so.2"],
     ):
-        subprocess.run(command, cwd=folder, check=True, timeout=60)
+        subprocess.run([*SHARED, *command], cwd=folder, check=True, timeout=60)
     return folder
 
 
 @needs_compiler
-def test_versions_of_symbols_are_told_by_who_defines_and_who_asks(versioned: Path) -> None:
-    assert elf.dynamic(str(versioned / "libnccl.so.2")).versions == ("libnccl.so.2", "NCCL_2", "NCCL_3")
-    asked = elf.dynamic(str(versioned / "libask.so")).needs_versions["libnccl.so.2"]
-    assert set(asked) == {"NCCL_2", "NCCL_3"}
+def test_a_library_says_what_it_needs_where_to_look_and_which_versions_and_symbols(libraries: Path) -> None:
+    nccl, old, asks = (str(libraries / name) for name in ("libnccl.so.2", "libb.so", "libask.so"))
+    seen = elf.dynamic(old)
+    assert (seen.soname, seen.rpath, seen.runpath) == ("libb.so.1", "$ORIGIN/../lib:/x", "")
+    assert "libnccl.so.2" in seen.needed
+    assert elf.dynamic(asks)[2:4] == ("", "/y")
+    assert elf.dynamic(nccl).versions == ("libnccl.so.2", "NCCL_2", "NCCL_3")
+    assert set(elf.dynamic(asks).needs_versions["libnccl.so.2"]) == {"NCCL_2", "NCCL_3"}
+    both = ("ncclAllReduce", "ncclCommSplit")  # and a weak symbol is not missed
+    assert (elf.symbols(nccl, "nccl"), elf.symbols(asks, "nccl")) == ((both, ()), ((), both))
+    assert elf.symbols(nccl, "ncclA") == (both[:1], ())
+    assert elf.texts(nccl, "NCCL version 2.") == ("NCCL version 2.31.2+cuda13.3",)
+    assert elf.texts(nccl, "NCCL version") == ("NCCL version 2.31.2+cuda13.3", "NCCL version of nothing")
+    assert [len(each) for each in elf.texts(nccl, "long: ")] == [bounds.ELF_TEXT]
+    assert elf.texts(asks, "NCCL version 2.") == ()
+
+
+READERS = (elf.dynamic, lambda path: elf.symbols(path, "nccl"), lambda path: elf.texts(path, "NCCL"),
+           lambda path: elf.objects(path, "nccl"))  # fmt: skip
 
 
 @needs_compiler
-def test_symbols_are_told_by_their_beginning_and_weak_ones_are_not_missed(versioned: Path) -> None:
-    both = ("ncclAllReduce", "ncclCommSplit")
-    assert elf.symbols(str(versioned / "libnccl.so.2"), "nccl") == (both, ())
-    assert elf.symbols(str(versioned / "libask.so"), "nccl") == ((), both)
-
-
-@needs_compiler
-def test_texts_among_the_constants_are_found_by_their_beginning(versioned: Path) -> None:
-    assert elf.texts(str(versioned / "libnccl.so.2"), "NCCL version 2.") == ("NCCL version 2.31.2+cuda13.3",)
-    assert elf.texts(str(versioned / "libask.so"), "NCCL version 2.") == ()
+@given(cut=st.integers(0, 20_000), at=st.integers(0, 20_000), new=st.binary(max_size=16))
+def test_a_damaged_library_is_read_or_refused(libraries: Path, cut: int, at: int, new: bytes) -> None:
+    data = bytearray((libraries / "libnccl.so.2").read_bytes()[: cut or None])
+    data[at : at + len(new)] = new
+    damaged = libraries / "damaged"
+    damaged.write_bytes(data)
+    for read in READERS:
+        with suppress(Failed, OSError):
+            read(str(damaged))
 
 
 @each_row("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10])
 def test_what_is_no_library_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)
-    with pytest.raises(Failed, match="not a whole 64-bit ELF file"):
-        elf.dynamic(str(tmp_path / "f"))
+    for read in READERS:
+        with pytest.raises(Failed, match="not a whole 64-bit ELF file"):
+            read(str(tmp_path / "f"))
+
+
+@needs_compiler
+def test_a_plugin_says_its_names_without_being_loaded(tmp_path: Path) -> None:
+    (tmp_path / "p.c").write_text(PLUGIN)
+    net = {"ncclNetPlugin_v7": "AWS Libfabric", "ncclNetPlugin_v8": "AWS Libfabric"}
+    for how in ([], ["-O2", "-s"], ["-Wl,-z,pack-relative-relocs"]):
+        done = subprocess.run([*SHARED, *how, "-o", "libnccl-net.so", "p.c"], cwd=tmp_path, timeout=60)
+        if done.returncode and "-Wl,-z,pack-relative-relocs" in how:
+            pytest.skip("this linker cannot pack relocations: use one of binutils 2.38 or newer")
+        library = str(tmp_path / "libnccl-net.so")
+        assert elf.objects(library, "ncclNet") == net
+        assert elf.objects(library, "nccl") == {**net, "ncclTunerPlugin_v3": "nccl_ofi_tuner"}
+        assert elf.objects(library, "absent") == {}
+        assert elf.texts(library, "aws-ofi-nccl ") == ("aws-ofi-nccl 1.14.0-aws",)
 
 
 def cache(*entries: tuple[bytes, bytes]) -> bytes:
@@ -128,26 +115,29 @@ def cache(*entries: tuple[bytes, bytes]) -> bytes:
     return b"glibc-ld.so.cache1.1" + struct.pack("=II", len(entries), len(texts)) + b"\0" * 20 + rows + texts
 
 
-NCCL = (b"libnccl.so.2", b"/opt/nccl/lib/libnccl.so.2")
-OTHER = (b"libc.so.6", b"/lib/libc.so.6")
+NCCL, OTHER = (b"libnccl.so.2", b"/opt/nccl/lib/libnccl.so.2"), (b"libc.so.6", b"/lib/libc.so.6")
+NET = (b"libnccl-net.so", b"/x/libnccl-net.so")
+OLD_FORMAT = b"ld.so-1.7.0\0" + b"\0" * 12
 
 
-def test_the_cache_gives_the_wanted_names_in_its_order(tmp_path: Path) -> None:
-    (tmp_path / "c").write_bytes(cache(OTHER, NCCL, (b"libnccl-net.so", b"/x/libnccl-net.so")))
-    seen = elf.cached("libnccl", path=str(tmp_path / "c"))
-    assert seen == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2"), ("libnccl-net.so", "/x/libnccl-net.so")]
-
-
-def test_the_old_format_in_front_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "c").write_bytes(b"ld.so-1.7.0\0" + b"\0" * 12 + cache(NCCL))
-    assert elf.cached("lib", path=str(tmp_path / "c")) == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2")]
-
-
-@each_row("data", [b"", b"nonsense", b"ld.so-1.7.0\0", cache(NCCL)[:60], cache(NCCL)[:-4]])
-def test_what_is_no_cache_is_refused(tmp_path: Path, data: bytes) -> None:
+@each_row(
+    ("data", "prefixes", "found"),
+    [
+        (cache(OTHER, NCCL, NET), ["libnccl"], [NCCL, NET]), (cache(OTHER, NET), ["libc.", "libnccl-"], [OTHER, NET]),
+        (OLD_FORMAT + cache(NCCL), ["lib"], [NCCL]), (cache(NCCL), ["libx"], []), (cache(), ["lib"], []),
+        *((data, ["libnccl"], None) for data in (b"", b"nonsense", OLD_FORMAT, cache(NCCL)[:60], cache(NCCL)[:-4])),
+    ],
+)  # fmt: skip
+def test_the_cache_gives_the_wanted_names_in_its_order(
+    tmp_path: Path, data: bytes, prefixes: list[str], found: list[tuple[bytes, bytes]] | None
+) -> None:
     (tmp_path / "c").write_bytes(data)
-    with pytest.raises(Failed):
-        elf.cached("libnccl", path=str(tmp_path / "c"))
+    if found is None:
+        with pytest.raises(Failed):
+            elf.cached(*prefixes, path=str(tmp_path / "c"))
+    else:
+        read = elf.cached(*prefixes, path=str(tmp_path / "c"))
+        assert read == [(name.decode(), file.decode()) for name, file in found]
 
 
 @given(at=st.integers(0, 150), new=st.binary(max_size=8))
@@ -164,25 +154,3 @@ def test_a_damaged_cache_is_read_or_refused(tmp_path_factory: pytest.TempPathFac
 def test_this_machines_cache_reads_as_ldconfig_prints_it() -> None:
     done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=30, check=True)
     assert elf.cached("lib") == re.findall(r"^\t(lib\S*) \(.*\) => (.*)$", done.stdout, re.MULTILINE)
-
-
-PLUGIN = """typedef struct { const char* name; int (*init)(void); } plugin_t; static int init(void) { return 0; }
-plugin_t ncclNetPlugin_v8 = {"AWS Libfabric", init}; const plugin_t ncclNetPlugin_v7 = {"AWS Libfabric", init};
-plugin_t ncclTunerPlugin_v3 = {"nccl_ofi_tuner", init}; plugin_t ncclNetPlugin_v6 = {0, init};
-int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
-int ncclNetPlugin_function(void) { return 1; } const char* told = "NET/OFI Initializing aws-ofi-nccl 1.14.0-aws";\n"""
-
-
-@needs_compiler
-@pytest.mark.parametrize("how", [[], ["-Wl,-z,pack-relative-relocs"], ["-O2", "-s"]])
-def test_a_plugin_says_its_names_without_being_loaded(how: list[str], tmp_path: Path) -> None:
-    (tmp_path / "p.c").write_text(PLUGIN)
-    command = ["cc", "-shared", "-fPIC", *how, "-o", "libnccl-net.so", "p.c"]
-    if subprocess.run(command, cwd=tmp_path, timeout=60).returncode:
-        pytest.skip("an older linker")
-    library = str(tmp_path / "libnccl-net.so")
-    net = {"ncclNetPlugin_v7": "AWS Libfabric", "ncclNetPlugin_v8": "AWS Libfabric"}
-    assert elf.objects(library, "ncclNet") == net
-    assert elf.objects(library, "nccl") == {**net, "ncclTunerPlugin_v3": "nccl_ofi_tuner"}
-    assert elf.objects(library, "absent") == {}
-    assert elf.texts(library, "aws-ofi-nccl ") == ("aws-ofi-nccl 1.14.0-aws",)

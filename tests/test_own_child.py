@@ -74,26 +74,16 @@ def path_of_child(monkeypatch: pytest.MonkeyPatch, pythonpath: str, *here: str) 
     return own_child.import_path()
 
 
-def test_what_is_meant_by_the_working_directory_is_not_in_the_path_of_a_child(
+def test_what_is_meant_by_the_working_directory_is_not_in_the_path_of_a_child_and_what_was_named_as_a_whole_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     here = ["", ".", "relative", str(tmp_path), f"{tmp_path}/relative", f"{tmp_path}/."]
-    assert path_of_child(monkeypatch, ":relative:.", *here) == ["/lib/python", str(ROOT)]
-
-
-def test_what_was_named_as_a_whole_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
     named = [str(tmp_path), str(ROOT), "/opt/site"]
+    assert path_of_child(monkeypatch, ":relative:.", *here) == ["/lib/python", str(ROOT)]
     assert path_of_child(monkeypatch, f"{tmp_path}/:", *named) == [*named, "/lib/python"]
-
-
-def test_a_checkout_in_the_working_directory_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(ROOT)  # a checkout in the working directory stays where it is
     assert path_of_child(monkeypatch, "", "", "/opt/site") == [str(ROOT), "/opt/site", "/lib/python"]
-
-
-def test_a_working_directory_that_was_removed_is_no_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -133,13 +123,8 @@ def test_a_child_is_called_with_its_arguments_and_searches_whole_paths(
         "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/opt/lib:$ORIGIN/../lib", "PYTHONPATH": str(tmp_path),
         "PYTHONINSPECT": None, "PYTHONSAFEPATH": "1", "OF_OURS": "yes",
     }  # fmt: skip
-
-
-def test_paths_that_are_whole_are_passed_on_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "says.py").write_text(SAYS)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib;/opt/more")
-    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib;/opt/more")  # what is whole is passed on as it is
+    monkeypatch.delenv("PYTHONPATH")
     variables = said()[3]
     assert isinstance(variables, dict)
     assert (variables["LD_LIBRARY_PATH"], variables["PYTHONPATH"]) == ("/opt/lib;/opt/more", None)
@@ -197,44 +182,42 @@ def test_what_has_ended_keeps_no_file_open() -> None:
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
+def tool(folder: Path, says: str, mode: int = 0o755) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "tool").write_text(f"#!/bin/sh\necho {says}\n")
+    (folder / "tool").chmod(mode)
+    return folder / "tool"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone is careful with what others may write")
-def test_root_starts_no_program_of_a_folder_that_others_may_write_and_says_so(
+def test_root_starts_no_program_that_others_may_change_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = [tmp_path / "open", tmp_path / "own"]
-    for folder in folders:
-        folder.mkdir()
-        (folder / "tool").write_text(f"#!/bin/sh\necho {folder.name}\n")
-        (folder / "tool").chmod(0o755)
-    folders[0].chmod(0o777)
-    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
+    def refuses(words: str) -> None:
+        command._is_own.cache_clear()
+        with pytest.raises(Denied, match=f"tool: not started as root, because other users may change {words}/tool"):
+            command.run(["tool"], 10.0)
+
+    wide, own, elsewhere = tmp_path / "open", tmp_path / "own", tmp_path / "elsewhere"
+    tool(wide, "open")
+    wide.chmod(0o777)
+    mine = tool(own, "own")
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, (wide, "relative", own))))
     assert command.run(["tool"], 10.0) == "own\n"
-    (folders[1] / "tool").unlink()
-    with pytest.raises(Denied, match=f"tool: not started as root, because other users may change {folders[0]}/tool"):
-        command.run(["tool"], 10.0)
+    mine.chmod(0o644)  # it is no program then
+    refuses(str(wide))
+    mine.unlink()
     with pytest.raises(Missing, match="no-tool: not there"):
         command.run(["no-tool"], 10.0)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone is careful with what others may write")
-@pytest.mark.parametrize("links", [False, True], ids=["nobody's file", "a link to nobody's file"])
-def test_root_starts_no_program_that_others_may_write_in_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
-    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
-    for folder in (own, elsewhere):
-        folder.mkdir()
-    program = (elsewhere if links else own) / "tool"
-    program.write_text("#!/bin/sh\necho ran\n")
-    program.chmod(0o755)
-    if links:
-        (own / "tool").symlink_to(program)
     monkeypatch.setenv("PATH", str(own))
-    assert command.run(["tool"], 10.0) == "ran\n"
-    os.chown(program, 65534, 65534)
+    mine.symlink_to(tool(elsewhere, "linked"))
     command._is_own.cache_clear()
-    with pytest.raises(Denied, match=f"tool: not started as root, because other users may change {own}/tool"):
-        command.run(["tool"], 10.0)
+    assert command.run(["tool"], 10.0) == "linked\n"
+    os.chown(elsewhere / "tool", 65534, 65534)
+    refuses(str(own))
+    mine.unlink()
+    tool(own, "own", 0o757)
+    refuses(str(own))
 
 
 def has_ended(process: psutil.Process) -> bool:

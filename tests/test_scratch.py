@@ -1,7 +1,6 @@
 """A run's own temporary folder: gone when the run ends, and by the next run where it was killed."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,18 +19,17 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def held(root: Path) -> "tuple[subprocess.Popen[str], Path]":
-    """A process that has made a folder, and keeps it."""
+def held(root: Path, *, alive: bool = False) -> tuple["subprocess.Popen[str]", Path]:
+    """Return a process that has made a folder; it is killed unless it stays `alive`."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD], env={**os.environ, "TMPDIR": str(root)}, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout
-    return process, Path(process.stdout.readline().strip())
-
-
-def killed(process: "subprocess.Popen[str]") -> None:
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    path = Path(process.stdout.readline().strip())
+    if not alive:
+        process.kill()
+        process.communicate()
+    return process, path
 
 
 def age(path: Path) -> None:
@@ -47,37 +45,35 @@ def test_a_folder_is_its_owners_alone_and_gone_with_all_that_is_in_it_when_its_b
 
 
 @pytest.mark.slow
-def test_the_next_run_removes_the_folder_of_a_killed_one_and_not_that_of_one_that_runs(root: Path) -> None:
-    (dead, left), (living, kept) = held(root), held(root)
-    killed(dead)
+def test_the_next_run_removes_the_old_folder_of_a_killed_one_and_not_that_of_one_that_runs(root: Path) -> None:
+    (_, left), (living, kept), (_, young) = held(root), held(root, alive=True), held(root)
     age(left)
     age(kept)
     with scratch.scratch():
-        assert not left.exists()
-        assert kept.exists()
-    killed(living)
+        assert [path.exists() for path in (left, kept, young)] == [False, True, True]  # a new one may not be locked yet
+    living.kill()
+    living.communicate()
+
+
+def test_folders_of_other_names_and_links_are_not_touched_and_ours_are_if_nobody_holds_them(root: Path) -> None:
+    others = [root / f"ncclprobe-{name}" for name in ("scratch-results", "lab-1-abcdef", "scratch-ABCDEFGH")]
+    for elsewhere in others:
+        elsewhere.mkdir()
+        age(elsewhere)
+    (root / "ncclprobe-scratch-abcdefgh").symlink_to(others[0])
+    ours = [root / f"ncclprobe-scratch-{name}" for name in ("_0123456", "stranger")]
+    for path in ours:
+        path.mkdir()
+        age(path)
+    if os.geteuid() == 0:
+        os.chown(ours[1], 65534, 65534)
+    with scratch.scratch():
+        assert all(each.exists() for each in others)
+        assert [each.exists() for each in ours] == [False, os.geteuid() == 0]
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_just_made_is_left_alone_for_it_may_not_be_locked_yet(root: Path) -> None:
-    process, young = held(root)
-    killed(process)
-    with scratch.scratch():
-        assert young.exists()
-
-
-@pytest.mark.parametrize("name", ["ncclprobe-scratch-results", "ncclprobe-lab-1-abcdef", "ncclprobe-scratch-ABCDEFGH"])
-def test_folders_of_other_names_and_links_are_not_touched(root: Path, name: str) -> None:
-    elsewhere = root / name
-    elsewhere.mkdir()
-    age(elsewhere)
-    (root / "ncclprobe-scratch-abcdefgh").symlink_to(elsewhere)
-    with scratch.scratch():
-        assert elsewhere.exists()
-
-
-@pytest.mark.slow
-def test_a_child_that_inherits_the_lock_keeps_the_folder_after_its_parent(root: Path) -> None:
+def test_a_child_that_inherits_the_lock_keeps_the_folder_after_its_parent() -> None:
     made = scratch.make()
     assert made.lock is not None
     child = subprocess.Popen(["sleep", "100"], pass_fds=[made.lock])
