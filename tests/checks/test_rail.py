@@ -1,271 +1,373 @@
 """Faults of rails, planted in fleets of several sizes: each named with its direction, and no other node blamed.
 
-The fleets answer as :mod:`fake_rails` computes; the search, the retests and the judging are the real ones.
+The fleets answer as :mod:`fake_rails` computes; the search, the retests and the judging are the real ones. What the
+checks say of given answers is in `tests.checks.cases.rail`.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fake_rails import FakeNodes, names, played, verdicts, wrong
+import planted_rails
+from fake_rails import FakeNodes, names, played, verdicts
 
-from ncclprobe.checks.rail.fixtures import World, only, rails_of
-from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.judge import judge
-from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.reach import RailRow, Rails
+from ncclprobe.checks.rail.fixtures import World, only
+from ncclprobe.cluster.rails.node import RailsOrder
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.model.findings import Status
-from ncclprobe.model.rails import RailFailure
-from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Every, Job, Snapshot
-from ncclprobe.model.units import certain
+from ncclprobe.model.findings import Severity, Status, Verdict
+from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 BAD = End("n1", 2)
-OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in range(8) for rail in range(4)}
-MEMLOCK = RailFailure(step="open", kind="refused", text="Cannot allocate memory", call="ibv_reg_mr_iova2", errno=12)
 WHERE = "n1 rail 2 (mlx5_2:1)"
-V1 = {"gid_type": "IB/RoCE v1"}
+BETWEEN = "rail.dead n0 rail 2 <-> n1 rail 2 on n0 n1"
+MEMLOCK_OF_ALL = f"rail.unusable n[0-5] rail 0-3 on {' '.join(names(6))}"
+DEAD, SLOW = f"rail.dead {WHERE} on n1", f"rail.slow {WHERE} on n1"
+LINK_LOCAL = {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0}
+IB: dict[str, Any] = {"link_layer": "InfiniBand", "gid_type": ""}
+TEST = RailTest(message_bytes=1 << 20, messages=64, directions=("out", "in", "both"))
 
 
-FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "dead": ({"carries": only(BAD)}, "rail.dead", WHERE),
-    "whole node": ({"carries": only(*(End("n1", rail) for rail in range(4)))}, "rail.dead", "n1"),
-    "into": ({"carries": only(BAD, out=False)}, "rail.dead", WHERE),
-    "out of": ({"carries": only(BAD, into=False)}, "rail.dead", WHERE),
-    "link-local GID": (
-        {"carries": only(BAD), "addresses": {BAD: {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0}}},
-        "rail.dead", WHERE,
+def told(found: Mapping[str, Verdict]) -> list[str]:
+    """Return the check, subject and nodes of every finding that is no note, and the checks that are unknown."""
+    findings = ((verdict, each) for verdict in found.values() for each in verdict.findings)
+    return sorted(
+        [
+            *(
+                " ".join([verdict.id, each.subject, *(["on", *each.nodes] if each.nodes else [])])
+                for verdict, each in findings
+                if each.severity is not Severity.NOTE
+            ),
+            *(f"{verdict.id} unknown" for verdict in found.values() if verdict.status is Status.UNKNOWN),
+        ]
+    )
+
+
+class Changed(World, frozen=True):
+    """A fleet of which `change` changes what both ends of a test at `where` see: it gets that, the ends, the test and
+    whether the memory is a GPU's.
+    """
+
+    change: Any = None
+    where: Sequence[End] = (BAD,)
+
+    def outcomes(
+        self, one: End, other: End, test: RailTest = TEST, gpu: bool = False
+    ) -> tuple[RailOutcome, RailOutcome]:
+        """As in any world, but for the change."""
+        seen = super().outcomes(one, other, test, gpu)
+        return self.change(seen, (one, other), test, gpu) if {one, other} & {*self.where} else seen
+
+
+def failing(failure: RailFailure, when: Callable[[RailTest, bool], bool]) -> Any:
+    """Return what both ends see where BAD fails by itself."""
+    other = RailFailure(step="open", kind="peer", text="the other end failed first")
+
+    def change(seen: Any, ends: Any, test: RailTest, gpu: bool) -> Any:
+        told_by = zip(seen, ends, strict=True)
+        failed = (RailOutcome(asked=one.asked, failures=(failure if end == BAD else other,)) for one, end in told_by)
+        return tuple(failed) if when(test, gpu) else seen
+
+    return change
+
+
+def nth(number: int) -> Callable[[RailTest, bool], bool]:
+    """Return what is true of one test of those that are seen."""
+    seeds: list[int] = []
+
+    def when(test: RailTest, _: bool) -> bool:
+        seeds.extend([] if test.seed in seeds else [test.seed])
+        return seeds.index(test.seed) == number
+
+    return when
+
+
+def dead_in(number: int, nodes: int = 4) -> Any:
+    """Return what both ends see if the way is dead in one test."""
+    when, dead = nth(number), World(names(nodes), 4, carries=only(BAD))
+    return lambda seen, ends, test, gpu: dead.outcomes(*ends, test) if when(test, gpu) else seen
+
+
+def _only_one_way(seen: RailOutcome) -> RailOutcome:
+    """Fail while data is sent both ways."""
+    if all(stream.direction != "both" for stream in seen.streams):
+        return seen
+    streams = tuple(stream for stream in seen.streams if stream.direction != "both")
+    arrivals = tuple(replace(one, arrived_bytes=0) if one.direction == "both" else one for one in seen.arrivals)
+    lost = RailFailure(step="write", kind="completion", text="retry exceeded", direction="both", status=12)
+    return replace(seen, streams=streams, arrivals=arrivals, failures=(lost,))
+
+
+def _small_are_lost(seen: Any, *_: Any) -> Any:
+    small = RailFailure(step="latency", kind="completion", text="transport retry counter exceeded", status=12)
+    return tuple(replace(each, half_round_trip_us=(), failures=(small,)) for each in seen)
+
+
+def _small_too(seen: Any, *_: Any) -> Any:
+    small = RailFailure(step="latency", kind="late", text="no answer came")
+    return tuple(replace(each, failures=(small, *each.failures)) for each in seen)
+
+
+class Nodes(FakeNodes):
+    """Nodes of which each has so many of the rails, and n1 changes what it answers to orders of one kind."""
+
+    def __init__(self, world: World, counts: Sequence[int] = (), do: str = "", change: Any = None) -> None:
+        super().__init__(world)
+        self._counts, self._do, self._change = counts, do, change
+
+    def answer(self, rank: int, order: RailsOrder) -> dict[str, Any]:
+        """As the others do, but for that."""
+        said = super().answer(rank, order)
+        for kind in ("ports", "rates_gbps", "gpus") if order.do == "list" and self._counts else ():
+            said[kind] = said[kind][: self._counts[rank]]
+        if rank == 1 and order.do == self._do:
+            self._change(said)
+        return said
+
+
+def slower(share: float, nodes: int, slow: Sequence[End], rate_gbps: float = 200.0) -> World:
+    """Return a fleet in which what touches `slow` ends carries a share, and their ports say that rate."""
+    some = frozenset(slow)
+    rates = {end: {"rate_gbps": rate_gbps} for end in slow}
+    return World(names(nodes), 6, carries=lambda src, dst, _: share if some & {src, dst} else 1.0, addresses=rates)
+
+
+def of_rails(nodes: int, *rails: int) -> list[End]:
+    """Return these rails of all nodes."""
+    return [End(node, rail) for node in names(nodes) for rail in rails]
+
+
+def _two_faults(src: End, dst: End, gpu: bool) -> float:
+    return 0.0 if End("n2", 0) in (src, dst) else 0.4 if BAD in (src, dst) else 1.0
+
+
+def _uplink(src: End, dst: End, gpu: bool) -> float:
+    return 0.4 if src.rail == 1 and (src.node in names(3)) != (dst.node in names(3)) else 1.0
+
+
+def _slow_among_slower(src: End, dst: End, gpu: bool) -> float:
+    return 0.2 if End("n1", 4) in (src, dst) else 0.5 if src.rail == 4 else 1.0
+
+
+MEMLOCK = RailFailure(step="open", kind="refused", text="Cannot allocate memory", call="ibv_reg_mr_iova2", errno=12)
+HANGS = RailFailure(step="open", kind="hangs", text="ibv_open_device did not return in 5 s")
+REFUSED = RailFailure(step="open", kind="refused", text="not supported", call="ibv_reg_dmabuf_mr", errno=95)
+NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
+EVERY_IB = dict.fromkeys(of_rails(8, 0, 1, 2, 3), IB)
+OF_TWO_KEYS = {End("n0", 0): {**IB, "pkey": 0x8001}, End("n1", 0): {**IB, "pkey": 0x8002}}
+DEAD_BESIDE = only(End("n0", 0), End("n0", 1), End("n2", 1))
+
+
+def world(nodes: int = 4, rails: int = 4, **changes: Any) -> World:
+    """Return a fleet with these changes."""
+    return World(names(nodes), rails, **changes)
+
+
+FAULTS: dict[str, tuple[list[str], World]] = {
+    **{f"{nodes} healthy nodes": ([], world(nodes)) for nodes in (2, 3, 4, 20)},
+    "dead": ([DEAD], world(carries=only(BAD))),
+    "whole node": (["rail.dead n1 on n1"], world(carries=only(*(End("n1", rail) for rail in range(4))))),
+    "dead into": ([DEAD], world(carries=only(BAD, out=False))),
+    "dead out of": ([DEAD], world(carries=only(BAD, into=False))),
+    "link-local GID": ([DEAD], world(carries=only(BAD), addresses={BAD: LINK_LOCAL})),
+    "RoCE v1": ([DEAD], world(carries=only(BAD), addresses={BAD: {"gid_type": "IB/RoCE v1"}})),
+    "empty GID": ([DEAD], world(carries=only(BAD), addresses={BAD: {"gid": "0" * 32}})),
+    "P_Key": ([DEAD], world(carries=only(BAD), addresses={**EVERY_IB, BAD: {**IB, "pkey": 0x8005}})),
+    "MTU of a switch": ([DEAD], world(small_only=(BAD,))),
+    "memlock": ([f"rail.unusable {WHERE} on n1"], world(local={BAD: MEMLOCK})),
+    "memlock of all": (
+        ["rail.data unknown", MEMLOCK_OF_ALL],
+        world(6, local=dict.fromkeys(of_rails(6, 0, 1, 2, 3), MEMLOCK)),
     ),
-    "RoCE v1": ({"carries": only(BAD), "addresses": {BAD: V1}}, "rail.dead", WHERE),
-    "empty GID": ({"carries": only(BAD), "addresses": {BAD: {"gid": "0" * 32}}}, "rail.dead", WHERE),
-    "P_Key": (
-        {"carries": only(BAD), "addresses": {**OTHERS, BAD: {**OTHERS[BAD], "pkey": 0x8005}}},
-        "rail.dead", WHERE,
+    "slow": ([SLOW], world(7, carries=only(BAD, share=0.4))),
+    "slow among 20": ([SLOW], world(20, carries=only(BAD, share=0.4))),
+    "slow out of": ([f"rail.slow out of {WHERE} on n1"], world(7, carries=only(BAD, share=0.7, into=False))),
+    "late": ([SLOW], world(latency_us={BAD: 30.0})),
+    "wrong bytes": ([f"rail.data into {WHERE} on n1"], world(wrong={BAD: 8})),
+    "wrong bytes of one partner": (["rail.data into n2 rail 0 (mlx5_0:1) on n2"], world(4, 2, wrong={End("n2", 0): 3})),
+    "wrong bytes of a rail of all": (
+        ["rail.data rail 1 of all nodes"],
+        world(4, 2, wrong=dict.fromkeys(of_rails(4, 1), 5)),
     ),
-    "MTU of a switch": ({"small_only": (BAD,)}, "rail.dead", WHERE),
-    "memlock": ({"local": {BAD: MEMLOCK}}, "rail.unusable", WHERE),
-    "slow": ({"carries": only(BAD, share=0.4)}, "rail.slow", WHERE),
-    "slow out": ({"carries": only(BAD, share=0.7, into=False)}, "rail.slow", f"out of {WHERE}"),
-    "late": ({"latency_us": {BAD: 30.0}}, "rail.slow", WHERE),
-    "wrong bytes": ({"wrong": {BAD: 8}}, "rail.data", f"into {WHERE}"),
     "GPUDirect": (
-        {"gpus": True, "carries": lambda src, dst, gpu: 0.3 if gpu and BAD in (src, dst) else 1.0},
-        "rail.gpu", WHERE,
+        [f"rail.gpu {WHERE} on n1"],
+        world(gpus=True, carries=lambda src, dst, gpu: 0.3 if gpu and BAD in (src, dst) else 1.0),
     ),
-}  # fmt: skip
+    "GPUDirect of a rail of all": (
+        ["rail.gpu rail 1 of all nodes"],
+        world(4, 2, gpus=True, carries=lambda src, dst, gpu: 0.4 if gpu and src.rail == 1 else 1.0),
+    ),
+    "two": (["rail.dead n2 rail 0 (mlx5_0:1) on n2", SLOW], world(5, carries=_two_faults)),
+    "uplinks of one rail": (["rail.slow n[0-2] with the others rail 1"], world(8, carries=_uplink)),
+    "a dead rail of all nodes": (
+        ["rail.dead all nodes rail 1"],
+        world(carries=lambda src, dst, _: float(src.rail != 1)),
+    ),
+    "between two nodes": ([BETWEEN], world(2, carries=only(BAD))),
+    "between two, one GID is wrong": ([DEAD], world(2, carries=only(BAD), addresses={BAD: LINK_LOCAL})),
+    "between two, both GIDs are": (
+        [BETWEEN],
+        world(2, carries=only(BAD), addresses={End(node, 2): LINK_LOCAL for node in names(2)}),
+    ),
+    "between two, no GID": ([DEAD], world(2, local={BAD: NO_GID})),
+    "between two, two partitions": (
+        ["rail.data unknown", "rail.dead n0 rail 0 <-> n1 rail 0 on n0 n1"],
+        world(2, 1, carries=lambda *_: 0.0, addresses=OF_TWO_KEYS),
+    ),
+    "between two, slow": (
+        ["rail.slow n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"],
+        world(2, 2, carries=only(End("n1", 1), share=0.4)),
+    ),
+    "a partition, and a dead partner": (
+        ["rail.dead n0 on n0", "rail.dead n2 rail 1 (mlx5_1:1) on n2"],
+        world(5, 2, carries=DEAD_BESIDE, addresses={**EVERY_IB, End("n2", 1): {**IB, "pkey": 0x8003}}),
+    ),
+    # Rails that are slower on all nodes by their ports' rate are well.
+    **{
+        f"{nodes} nodes, slower {rails}": ([], slower(0.5, nodes, of_rails(nodes, *rails)))
+        for nodes, rails in ((2, (5,)), (3, (4,)), (4, (4, 5)), (7, (3, 4, 5)))
+    },
+    "slower than ports explain": (["rail.slow all nodes rail 4"], slower(0.3, 4, of_rails(4, 4))),
+    "slower, and ports do not say so": (["rail.slow all nodes rail 4"], slower(0.5, 4, of_rails(4, 4), 400.0)),
+    "one port below its rail, whatever it says": ([SLOW], slower(0.5, 4, [BAD])),
+    "slow among slower": (
+        ["rail.slow n1 rail 4 (mlx5_4:1) on n1"],
+        world(4, 6, carries=_slow_among_slower, addresses={end: {"rate_gbps": 200.0} for end in of_rails(4, 4)}),
+    ),
+    "many slow nodes": (
+        [*(f"rail.slow {node} on {node}" for node in names(3))],
+        slower(0.5, 8, of_rails(3, *range(6)), 400.0),
+    ),
+    "many slow nodes, as their ports say": ([], slower(0.5, 8, of_rails(3, *range(6)))),
+    "memory of a GPU is refused": (
+        [f"rail.gpu {WHERE} on n1"],
+        Changed(names(4), 4, gpus=True, change=failing(REFUSED, lambda _, gpu: gpu)),
+    ),
+    "between two, memory of a GPU is refused": (
+        [f"rail.gpu {WHERE} on n1"],
+        Changed(names(2), 4, gpus=True, change=failing(REFUSED, lambda _, gpu: gpu)),
+    ),
+    "once, it hangs": ([f"rail.unusable {WHERE} on n1"], Changed(names(4), 4, change=failing(HANGS, nth(2)))),
+    "only test 0": ([f"rail.dead {WHERE} <-> n2 rail 2 (mlx5_2:1)"], Changed(names(4), 4, change=dead_in(0))),
+    "only test 3": ([f"rail.dead n0 rail 2 (mlx5_2:1) <-> {WHERE}"], Changed(names(4), 4, change=dead_in(3))),
+    "both directions at once": ([DEAD], Changed(names(4), 4, change=lambda seen, *_: tuple(map(_only_one_way, seen)))),
+    "small messages": ([DEAD], Changed(names(4), 4, change=_small_are_lost)),
+    "small messages too": ([DEAD], Changed(names(4), 4, change=_small_too, carries=only(BAD, into=False))),
+}
 
 
-@each_row("fault", FAULTS)
-def test_a_planted_fault_is_named_alone(fault: str) -> None:
-    changes, check, subject = FAULTS[fault]
-    nodes = 7 if fault in ("slow", "slow out") else 4  # a search with retests has more to choose from
-    found = verdicts(played(World(names(nodes), 4, **changes)))
-    told = list(wrong(found))
-    assert [(each, where) for each, where, _ in told] == [(check, subject)]
-    assert told[0][2] in ((), ("n1",))
-    assert not [each.key for each in found.values() if each.status is Status.UNKNOWN]
+@each_row(("expected", "fleet"), FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_named_alone(expected: list[str], fleet: World) -> None:
+    assert told(verdicts(played(fleet))) == expected
 
 
-@each_row("nodes", [2, 3, 4, 20])
-def test_a_healthy_fleet_is_well(nodes: int) -> None:
-    found = verdicts(played(World(names(nodes), 4)))
-    assert not list(wrong(found))
-    assert {verdict.status for verdict in found.values()} <= {Status.PASS, Status.SKIP}
+def streams(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    """Return what changes every stream of an answer."""
+
+    def change(said: dict[str, Any]) -> None:
+        for row in said["rows"]:
+            for stream in row["outcome"]["streams"]:
+                stream.update(changes)
+
+    return change
 
 
-@each_row("fault", ["slow"])
-def test_among_20_nodes_that_do_not_all_meet_a_fault_is_named_too(fault: str) -> None:
-    changes, check, subject = FAULTS[fault]
-    found = verdicts(played(World(names(20), 4, **changes)))
-    assert [(each, where) for each, where, _ in wrong(found)] == [(check, subject)]
+@each_row(
+    ("do", "change"),
+    [
+        ("test", streams(seconds=1e-320)),
+        ("test", streams(nbytes=10**400)),
+        ("test", streams(nbytes=-5)),
+        ("test", lambda said: said.update(rows="none")),
+        ("test", lambda said: [row.update(patience_s=1e-320) for row in said["rows"]]),
+        ("list", lambda said: said.update(rates_gbps=[1e308, 1e308], gpus=[True] * 99)),
+        ("list", lambda said: [port.update(queue_pairs=10**12) for port in said["ports"]]),
+        ("list", lambda said: [port.update(queue_pairs=-3) for port in said["ports"]]),
+    ],
+)
+def test_a_node_whose_numbers_are_absurd_ends_no_run_and_no_other_is_blamed(do: str, change: Any) -> None:
+    found = verdicts(played(world(4, 2), Nodes(world(4, 2), do=do, change=change)))
+    assert not [each for each in told(found) if not each.endswith((" on n1", " unknown"))]
+    assert Status.PASS in {verdict.status for verdict in found.values()}
 
 
-def test_of_two_nodes_a_dead_rail_is_between_them_and_a_wrong_gid_is_its_ends() -> None:
-    found = verdicts(played(World(names(2), 4, **FAULTS["dead"][0])))
-    assert [where for _, where, _ in wrong(found)] == ["n0 rail 2 <-> n1 rail 2"]
-    found = verdicts(played(World(names(2), 4, **FAULTS["link-local GID"][0])))
-    (finding,) = found["rail.dead"].findings
-    assert (finding.subject, finding.nodes) == (WHERE, ("n1",))
-    assert "GID 0 of mlx5_2 is link-local" in finding.message
-    both = {End(node, 2): {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0} for node in names(2)}
-    found = verdicts(played(World(names(2), 4, carries=only(BAD), addresses=both)))
-    assert [where for _, where, _ in wrong(found)] == ["n0 rail 2 <-> n1 rail 2"]
+@each_row(
+    ("counts", "carries", "expected"),
+    [
+        *((counts, None, []) for counts in [(4, 4, 3, 3), (1, 4), (4, 3, 3), (2, 4, 1, 4, 4)]),
+        # A rail that no other node has is tried with rails of other numbers.
+        *((counts, only(End("n0", 3)), ["rail.dead n0 rail 3 (mlx5_3:1) <-> "]) for counts in [(4, 3, 3, 3), (4, 1)]),
+        ((4, 4, 3, 3), lambda src, dst, _: float(src.rail == dst.rail), ["rail.dead rails of all nodes"]),
+    ],
+)
+def test_nodes_may_have_different_numbers_of_rails(counts: tuple[int, ...], carries: Any, expected: list[str]) -> None:
+    fleet = world(len(counts), max(counts), **({"carries": carries} if carries else {}))
+    found = verdicts(played(fleet, Nodes(fleet, counts)))
+    assert [each[: len(begins)] for each, begins in zip(told(found), expected, strict=True)] == expected
+    if expected and "all nodes" in expected[0]:
+        assert "(nodes have 3 to 4 rails)" in found["rail.dead"].findings[0].message
 
 
-def test_an_index_without_a_gid_is_the_jobs_fault_and_no_broken_port() -> None:
-    missing = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
-    rails = played(World(names(2), 4, local={BAD: missing}))
-    assert [*wrong(verdicts(rails))] == [("rail.dead", WHERE, ("n1",))]
-    settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "5", "environment")})
-    (finding,) = verdicts(rails, settings)["rail.dead"].findings
-    assert finding.message == "the GID at index 5 is empty; NCCL_IB_GID_INDEX=5 (environment)"
-    assert finding.blame == "job"
-
-
-def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
-    settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "0", "environment")})
-    rails = played(World(names(4), 4, **FAULTS["link-local GID"][0]))
-    snapshots = [Snapshot(node, {Rails: each, Settings: settings}) for node, each in rails.items()]
-    wanted = [check for check in every_check() if check.key == "rail.dead"]
-    (finding,) = judge(snapshots, wanted, Job())[0].findings
-    assert finding.blame == "job"
-    assert "NCCL_IB_GID_INDEX=0 (environment)" in finding.message
-    assert finding.remedy.startswith("on n1, unset NCCL_IB_GID_INDEX")
-    unset = verdicts(rails)["rail.dead"].findings[0]
-    assert unset.blame == "node"
-    assert unset.remedy.startswith("on n1, run `show_gids mlx5_2`. NCCL uses")
-    assert "NCCL_IB_GID_INDEX" not in unset.remedy
-
-
-def test_no_measurement_is_sure_to_a_hundred_percent() -> None:
-    assert [certain(share) for share in (1.0, 0.9996, 0.9994, 0.5)] == [
-        "confidence > 99.9 %",
-        "confidence > 99.9 %",
-        "confidence 99.9 %",
-        "confidence 50.0 %",
-    ]
-
-
-def test_both_ends_choices_stand_beside_each_other() -> None:
-    found = verdicts(played(World(names(4), 4, **FAULTS["RoCE v1"][0])))
-    one, other = (each.source for each in found["rail.dead"].findings[0].evidence)
-    assert "n1 mlx5_2:1 GID 3 ::ffff:10.2.0.2 (IB/RoCE v1), P_Key 0xffff, MTU 4096" in one
-    assert "GID 3 ::ffff:10.2.0." in other
-    assert "(RoCE v2)" in other
-
-
-def test_two_faults_at_once_are_two_findings() -> None:
-    def carries(src: End, dst: End, gpu: bool) -> float:
-        if End("n2", 0) in (src, dst):
-            return 0.0
-        return 0.4 if BAD in (src, dst) else 1.0
-
-    found = verdicts(played(World(names(5), 4, carries=carries)))
-    assert {(check, where) for check, where, _ in wrong(found)} == {
-        ("rail.dead", "n2 rail 0 (mlx5_0:1)"),
-        ("rail.slow", "n1 rail 2 (mlx5_2:1)"),
-    }
-
-
-def test_a_way_without_a_way_back_is_dead_and_not_slow_where_no_error_is_told() -> None:
-    """As soft-RoCE does: what is lost is sent again until the time is up."""
-
-    def late(row: RailRow) -> RailRow:
-        failures = tuple(replace(each, kind="late", status=0) for each in row.outcome.failures)
-        return replace(row, outcome=replace(row.outcome, failures=failures))
-
-    seen = rails_of(World(names(2), carries=only(End("n1", 1), out=False)))
-    found = verdicts(Every({node: replace(each, rows=tuple(map(late, each.rows))) for node, each in seen.items()}))
-    assert [*wrong(found)] == [("rail.dead", "n0 rail 1 -> n1 rail 1", ("n0", "n1"))]
-    assert found["rail.untried"].status is Status.PASS
-
-
-def test_uplinks_of_one_rail_are_told_from_the_whole_rail() -> None:
-    left = names(3)
-
-    def carries(src: End, dst: End, gpu: bool) -> float:
-        return 0.4 if src.rail == 1 and (src.node in left) != (dst.node in left) else 1.0
-
-    assert [*wrong(verdicts(played(World(names(8), 4, carries=carries))))] == [
-        ("rail.slow", "n[0-2] with the others rail 1", ())
-    ]
-
-
-def test_a_rail_of_all_nodes_that_is_dead_blames_no_node() -> None:
-    plane = World(names(4), 4, carries=lambda src, dst, gpu: float(src.rail != 1))
-    (told,) = wrong(verdicts(played(plane)))
-    assert told == ("rail.dead", "all nodes rail 1", ())
-
-
-def test_rails_that_were_not_asked_for_are_skipped() -> None:
-    wanted = [check for check in every_check() if check.key.startswith("rail.")]
-    assert {verdict.status for verdict in judge([Snapshot("n0", {})], wanted, Job())} == {Status.SKIP}
+@each_row(("size", "silent", "from_start"), [(5, 3, True), (5, 3, False), (2, 1, False)])
+def test_a_node_that_never_answers_or_stops_is_named_and_its_partners_are_not(
+    size: int, silent: int, from_start: bool
+) -> None:
+    fleet = world(size, 2)
+    rails = played(fleet, FakeNodes(fleet, silent=(silent,), from_start=from_start))
+    assert (f"n{silent}" in rails.by_node) is not from_start
+    assert [each for each in told(verdicts(rails)) if "unknown" not in each] == [f"rail.untried n{silent} on n{silent}"]
 
 
 def test_beside_other_traffic_nothing_is_tried_without_force() -> None:
-    world = World(names(3), 2)
-    nodes = FakeNodes(world, moved_gbps={"mlx5_1:1": 90.0})
-    refused = played(world, nodes)
-    assert nodes.waves == []
-    found = verdicts(refused)
-    assert found["rail.dead"].status is Status.UNKNOWN
-    assert "mlx5_1:1 of n0 carried 90 Gb/s" in found["rail.dead"].why
-    forced = played(world, FakeNodes(world, moved_gbps={"mlx5_1:1": 90.0}), force=True)
+    busy = FakeNodes(world(3, 2), moved_gbps={"mlx5_1:1": 90.0})
+    refused = verdicts(played(world(3, 2), busy))["rail.dead"]
+    assert (busy.waves, refused.status) == ([], Status.UNKNOWN)
+    assert "mlx5_1:1 of n0 carried 90 Gb/s" in refused.why
+    forced = played(world(3, 2), FakeNodes(world(3, 2), moved_gbps={"mlx5_1:1": 90.0}), force=True)
     assert verdicts(forced)["rail.dead"].status is Status.PASS
 
 
-def test_a_node_that_never_answers_costs_one_wave_and_no_partner_is_blamed() -> None:
-    world = World(names(5), 2)
-    rails = played(world, FakeNodes(world, silent=(3,)))
-    assert "n3" not in rails.by_node
-    assert list(wrong(verdicts(rails))) == [("rail.untried", "n3", ("n3",))]
-
-
-def test_a_node_that_stops_answering_is_named_and_its_partners_are_not() -> None:
-    world = World(names(5), 2)
-    nodes = FakeNodes(world, silent=(3,), from_start=False)
-    assert list(wrong(verdicts(played(world, nodes)))) == [("rail.untried", "n3", ("n3",))]
-
-
-def test_of_two_nodes_the_one_that_stops_answering_is_named_though_no_rail_was_tried() -> None:
-    world = World(names(2), 2)
-    found = verdicts(played(world, FakeNodes(world, silent=(1,), from_start=False)))
-    assert [*wrong(found)] == [("rail.untried", "n1", ("n1",))]
-
-
-def test_gids_that_are_no_numbers_are_none_and_break_nothing() -> None:
-    rails = rails_of(World(names(3), 2, carries=only(End("n1", 1)), addresses={End("n1", 1): {"gid": "zz"}}))
-    found = verdicts(rails)
-    assert [check for check, _, _ in wrong(found)] == ["rail.dead"]
-
-
-def test_a_run_that_ended_early_is_unknown_and_says_so() -> None:
-    rails = Every({node: replace(each, planned=99) for node, each in rails_of(World(names(3), 2)).items()})
-    verdict = verdicts(rails)["rail.untried"]
-    assert verdict.status is Status.UNKNOWN
-    assert "n0 8 of 99" in verdict.why
-
-
 def test_a_run_without_time_for_a_single_wave_is_unknown() -> None:
-    verdict = verdicts(played(World(names(3), 2), seconds=1.0))["rail.dead"]
+    verdict = verdicts(played(world(3, 2), seconds=1.0))["rail.dead"]
     assert verdict.status is Status.UNKNOWN
     assert "the run ran out of time" in verdict.why
 
 
-def test_wrong_bytes_of_one_partner_are_not_blamed_on_the_others() -> None:
-    found = verdicts(played(World(names(4), 2, wrong={End("n2", 0): 3})))
-    assert [(where, nodes) for _, where, nodes in wrong(found)] == [("into n2 rail 0 (mlx5_0:1)", ("n2",))]
-
-
-def test_ways_that_came_to_no_end_in_time_are_not_known_to_be_well() -> None:
-    """As on emulated soft-RoCE: what was written arrived, but was not acknowledged in time."""
-    failure = RailFailure(step="write", kind="late", text="15 of 15 RDMA writes are not acknowledged", direction="out")
-
-    def late(row: RailRow) -> RailRow:
-        if row.rail or not row.leads:
-            return row
-        rest = tuple(stream for stream in row.outcome.streams if stream.direction != "out")
-        return replace(row, outcome=replace(row.outcome, streams=rest, failures=(failure,)))
-
-    world = rails_of(World())
-    slow = Every({node: replace(each, rows=tuple(map(late, each.rows))) for node, each in world.items()})
-    verdict = verdicts(slow)["rail.untried"]
-    assert (verdict.status, verdict.findings) == (Status.UNKNOWN, ())
-    assert "carried data, but not all of it in time: n0 to n1 on rail 0" in verdict.why
-
-
 def test_efa_devices_that_nothing_can_try_are_unknown_and_the_reason_says_what_is_missing() -> None:
-    why, without = "EFA (rdmap0s6) has no reliable connections, so it is not tested", World(names(4), rails=0)
-    found = verdicts(played(without, FakeNodes(without, why=why)))
+    why = "EFA (rdmap0s6) has no reliable connections, so it is not tested"
+    found = verdicts(played(world(4, 0), FakeNodes(world(4, 0), why=why)))
     assert found["rail.untried"].status is Status.UNKNOWN
     assert why in found["rail.untried"].why
     assert not [each for each in found.values() if each.status is Status.PASS]
 
 
-def test_ends_that_never_met_are_unknown_and_not_well() -> None:
-    refused = RailFailure(step="open", kind="channel", text="failed to connect: No route to host")
-    found = verdicts(rails_of(World(names(4), rails=4, local={BAD: refused})))
-    assert not list(wrong(found))
-    assert found["rail.untried"].status is Status.UNKNOWN
-    assert "No route to host" in found["rail.untried"].why
+MACHINE, LOST = "dgx-a100", "mlx5_7"
+"""A machine with two NICs for storage, and a rail in the middle of the others."""
+NAMED_BY = {
+    "port DOWN, Polling": {"ib.state", "sync.machine"},
+    "port DOWN, Disabled": {"ib.state", "sync.machine"},
+    "one lane of four": {"ib.rate", "sync.machine"},
+    "half rate": {"ib.rate"},
+    "no RDMA device": {"sync.machine"},
+    "off the PCI bus": {"sync.machine"},
+    "off the PCI bus at boot, others renamed": {"sync.machine"},
+    "moved no byte, ACTIVE": {"run.nic-traffic"},
+    "moved a tenth, ACTIVE": {"run.nic-traffic"},
+}
+
+
+@each_row("size", [2, 4])
+@each_row("title", [*planted_rails.PLANTS, *planted_rails.LEFT])
+def test_a_rail_that_a_node_lost_is_named_whichever_way_it_was_and_no_other_is(title: str, size: int) -> None:
+    if title in planted_rails.PLANTS:
+        found = planted_rails.planted(MACHINE, planted_rails.PLANTS[title], LOST, size)
+    else:
+        found = planted_rails.carried(MACHINE, planted_rails.LEFT[title], LOST, size)
+    assert {told.check for told in found.named} == NAMED_BY[title]
+    assert found.others == ()
+
+
+@each_row("left", [0.5, 1.0])
+def test_a_nic_that_did_half_of_its_part_or_all_is_not_named(left: float) -> None:
+    found = planted_rails.carried(MACHINE, left, LOST, 4)
+    assert (found.named, found.told, found.others) == ((), (), ())

@@ -1,12 +1,24 @@
 """What the checks of what a run reached must object to, and what they must accept."""
 
+from typing import Any
+
 from ncclprobe.checks.run.pairs import NONE, said
 from ncclprobe.checks.run.ranks import ASKED, BY_NODE, JOB_RUNG, NODE_RUNG, ONE, TWO
-from ncclprobe.checks.run.rows import EIGHT, ONE_SIZE, ROW
+from ncclprobe.checks.run.rows import BAND, EIGHT, ONE_SIZE, ROW
 from ncclprobe.checks.run.traffic import BY_SLOT, JUDGED, MANY, SLOW_COPY, rail_traffic
-from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic, Rows, Skipped
-from ncclprobe.model.measurement import Band, Expectation, Mismatch
-from ncclprobe.model.pair_results import PAIRS, Blamed, Inside, WrongBytes
+from ncclprobe.facts.run.samples import (
+    Copies,
+    Expected,
+    ExpectedCopies,
+    Ladder,
+    Localised,
+    NicTraffic,
+    Rows,
+    RunRequest,
+    Skipped,
+)
+from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew
+from ncclprobe.model.pair_results import PAIRS, Aside, Blamed, Inside, LostPair, WrongBytes
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -31,25 +43,80 @@ _WRONG = OperationTraffic("all_reduce", MANY, (_MEANT, _TAKEN))
 _RIGHT = OperationTraffic("all_reduce", MANY, (NicBytes("n1", "mlx5_0:1", "rdma", MANY, MANY, 1.0, True),))
 _HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
 _RIGHT_COPY = replace(SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
+_FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))
+_NOISE = replace(ROW, expectation=BAND, interval_us=(15.0, 25.0))
+_WEAK = replace(BAND, basis="model", worst="warn", known="off by 60% in the median")
+# The bytes take 10 of 20 us, which is 184 GB/s, far above the band; the ranks come 500 us apart.
+_LATE = Skew(8, 4000.0, 10.0, 500.0, (0.0,) * 7 + (500.0,), (0,) * 8)
+_WIDE = tuple(Mismatch(rank, 9, None, "3.0", "nan", "0x40400000", "0x7fc00000") for rank in range(5))
+_JUDGED = RunRequest(what=("pairs",), require_judged=True)
+_SLOW_LEVELS = {"one way": 20.0, "both ways at once": 60.0, "inside a node, one way": 300.0}
+_NODE = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
+_RANK = replace(_BAD_NIC, where="rank 3", kind="node", nodes=("rank 3",), rail=None, hosts=("h",))
+_SEVERAL = Blamed("several pairs of n3", "node", ("n3",), None, "both", 0.6, 0.999, 24, 24, 8, 4, ("n3",), True)
+_BYTES = WrongBytes(0, 4, "n0", "n1 (mlx5_1)", 12, Mismatch(4, 1023, 0, "7", "6", "0x07", "0x06"))
+_ASIDE = (Aside(2, "n2 (eth0)", "gone", gone=True),)
+_LOST = (LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2
+_LINKS = Expectation(420.0, 390.0, "GB/s", "datasheet", "18 NVLinks of 25 GB/s to one peer", "…")
+_BETWEEN = replace(SLOW_COPY, kind="d2d", peer="GPU4", GBps=200.0, min_GBps=199.0, max_GBps=201.0)
+
+
+def _banded(*measured: Measurement) -> tuple[RunRequest, Expected, Rows]:
+    return ONE_SIZE, Expected(), Rows(measured)
+
+
+def _found(*bands: Band, **changes: Any) -> tuple[Any, ...]:
+    return said(replace(NONE, **changes), *bands)
 
 
 CASES: Cases = {
     "run.ladder": [
         (Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED),
     ],
-    "run.pairs": [
-        ("FAIL node: n3 rail 1 (mlx5_1) on n3", *said(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))),
+    "run.bandwidth": [
+        ("FAIL unknown: all_reduce 1 MiB", *_banded(_FAILED)),
+        ("FAIL unknown: all_reduce 1 MiB", *_banded(_NOISE, _FAILED)),  # beside noise
+        ("FAIL unknown: all_reduce 1 MiB", *_banded(replace(_FAILED, skew=_LATE))),  # late ranks are no slow link
         (
-            "WARN unknown: all pairs",
-            *said(replace(NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+            "FAIL unknown: all_reduce 1 MiB",
+            *_banded(replace(_FAILED, skew=replace(_LATE, transfer_us=40.0))),
+        ),  # the transfer is too slow as well
+        (
+            "FAIL unknown: all_reduce 1 MiB",
+            *_banded(replace(_FAILED, skew=replace(_LATE, arrival_us=1.0, late_us=(0.0,) * 8))),
+        ),  # nobody is late
+        ("FAIL unknown: all_reduce 1 MiB", *_banded(replace(_FAILED, launch_bound=True, issue_us=18.0))),
+        ("WARN unknown: all_reduce 1 MiB", *_banded(replace(ROW, expectation=_WEAK, status="warn", busbw_GBps=10.0))),
+        ("UNKNOWN: too noisy to judge: all_reduce 1 MiB, at least 95 expected", *_banded(_NOISE)),
+        ("UNKNOWN: median between 15.0 and 25.0 us", *_banded(_NOISE)),
+        ("UNKNOWN: and 1 more rows", *_banded(replace(ROW, busbw_GBps=98.0, expectation=BAND), _NOISE, _NOISE)),
+        ("UNKNOWN: too few for an interval", *_banded(replace(_NOISE, interval_us=None))),
+    ],
+    "run.pairs": [
+        ("FAIL node: n3 rail 1 (mlx5_1) on n3", *_found(kind="rail", culprits=(_BAD_NIC,))),
+        (
+            "FAIL node: out of n3 rail 1 (eth1) on n3",
+            *_found(kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)),
         ),
-        ("FAIL node: inside n2 on n2", *said(replace(NONE, intra_node=(_SLOW_INSIDE,)))),
-        ("FAIL unknown: all pairs", *said(replace(NONE, level_GBps={"one way": 14.0}), _GROSS)),
-        ("FAIL fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.4}))),
-        ("WARN fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.6}))),
-        ("WARN fabric: n[0-2] with the others", *said(replace(NONE, kind="pair", culprits=(_SHARED,)))),
-        ("FAIL unknown: n0 to n1", *said(replace(NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
-        said(replace(NONE, level_GBps={"one way": 45.0}), _LOOSE),
+        ("WARN unknown: all pairs", *_found(kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+        ("FAIL node: inside n2 on n2", *_found(intra_node=(_SLOW_INSIDE,))),
+        ("WARN node: inside n2 on n2", *_found(intra_node=(replace(_SLOW_INSIDE, ratio=0.7),))),
+        ("FAIL node: inside n2, n2 on n2", *_found(kind="node", culprits=(_NODE,), intra_node=(_SLOW_INSIDE,))),
+        ("WARN node: several pairs of n3 on n3", *_found(kind="node", culprits=(_SEVERAL,))),
+        ("FAIL node: rank 3 on h", *_found(kind="node", culprits=(_RANK,))),  # of a single node
+        ("FAIL unknown: all pairs", *_found(_GROSS, level_GBps={"one way": 14.0})),
+        ("NOTE unknown: all pairs", *_found(_LOOSE, level_GBps=_SLOW_LEVELS)),
+        ("FAIL fabric: all nodes rail 1", *_found(slow_rails={1: 0.4})),
+        ("WARN fabric: all nodes rail 1", *_found(slow_rails={1: 0.6})),
+        ("WARN fabric: n[0-2] with the others", *_found(kind="pair", culprits=(_SHARED,))),
+        ("FAIL unknown: n0 to n1", *_found(wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
+        ("FAIL unknown: n0 to n1 (mlx5_1)", *_found(nodes=2, wrong=(_BYTES, replace(_BYTES, wrong=9)))),
+        ("FAIL unknown: n0 (eth0) to n2 (eth0)", *_found(lost=_LOST, excluded_ranks=_ASIDE)),
+        ("UNKNOWN: with two nodes either may be the slow one", Localised(replace(NONE, nodes=2)), _JUDGED, Expected()),
+        ("UNKNOWN: ", *_found(complete=False)),
+        _found(nodes=2),  # where no verdict must be
+        _found(_LOOSE, level_GBps={"one way": 45.0}),
+        _found(replace(_LOOSE, op="sendrecv"), level_GBps=_SLOW_LEVELS),
     ],
     "run.data": [
         (
@@ -58,6 +125,13 @@ CASES: Cases = {
             EIGHT,
             Skipped(),
             Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),
+        ),
+        (
+            "FAIL unknown: all_reduce 1 MiB",
+            ONE_SIZE,
+            EIGHT,
+            Skipped(),
+            Rows((replace(ROW, wrong=5, mismatches=_WIDE),)),
         ),
     ],
     "run.nic-traffic": [
@@ -68,6 +142,7 @@ CASES: Cases = {
         (rail_traffic({"mlx5_3:1": 0}, nodes=("n0",)),),
     ],
     "run.copies": [
+        ("FAIL node: GPU3 on n0", Copies((_BETWEEN,)), ExpectedCopies({"n0": {"d2d": _LINKS}}), JUDGED),
         (Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED),
     ],
 }
