@@ -39,7 +39,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
-from tests import captured_facts, expect_inputs, job_inputs, report_inputs
+from tests import captured_facts, expect_inputs, job_inputs, report_inputs, test_starts
 from tests.checks import cases
 from tests.facts import made_up_jobs
 
@@ -347,6 +347,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **{f"altered-{machine}": partial(captured_facts.altered, machine) for machine in captured_facts.MACHINES},
     "layout": _layout_inputs,
     "applies": _applies_inputs,
+    "starts": test_starts.outcomes,
     **job_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,
 }

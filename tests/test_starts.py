@@ -2,7 +2,9 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from ncclprobe.facts.plugins import Plugins
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.errors import Failed, HostError, Missing
-from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
+from ncclprobe.model.findings import ExitCode, Severity, Verdict
 from ncclprobe.model.nccl_selection import Choices, Decision
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
@@ -61,6 +63,36 @@ LESS: dict[str, dict[type, Any]] = {
     "without plugins": {Plugins: Plugins()},
 }
 DENIED = dict.fromkeys([(one, other) for one in range(8) for other in range(8) if one != other], "NS")
+
+
+MORE = (
+    *(
+        {"FI_PROVIDER": provider, "NCCL_NET": "AWS Libfabric"}
+        for provider in ("tcp", "sockets", "tcp;ofi_rxm", "net,tcp")
+    ),
+    *({"FI_PROVIDER": provider} for provider in ("efa", "tcp,efa", "^tcp", "^tcp,sockets")),
+    *({"NCCL_NET": name} for name in ("aws libfabric", "socket")),
+    *({"NCCL_IB_HCA": name} for name in ("mlx5_0", "mlx5")),
+    *({"NCCL_MAX_NCHANNELS": count} for count in ("1", "2", "32")),
+    {"NCCL_P2P_DISABLE": "1"},
+    {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_PROTO": "^LL"},
+)
+"""What costs something, or must not, beside what may keep NCCL from starting."""
+
+
+def outcomes() -> Iterator[tuple[str, object]]:
+    """What each setting does on each machine: what NCCL refuses, the findings about it, and its cost."""
+    for name, settings in product((*MACHINES, "one-gpu"), (*SETTINGS, *MORE)):
+        seen = under(name, "whole", settings)
+        several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
+        told: dict[str, list[object]] = {}
+        for where, each in (("one", seen), ("two", several)):
+            report = doctors(each)
+            found = [(v.key, f) for v in report.checks for f in v.findings if f.subject in (*settings, "transport")]
+            told[where] = [f"{f.severity.name}:{key}:{f.subject}:{f.action}:{f.blame}" for key, f in found]
+            told[where] += [report.exit_code, report.predicted and round(report.predicted.lost(), 3)]
+        yield f"{name} {settings}", ([(part, each.subject) for part, each in choose(seen).refused], told)
 
 
 @cache
@@ -105,33 +137,8 @@ def test_gpus_that_may_not_reach_each_other_over_nvlink_are_not_ready() -> None:
     assert code(seen) is ExitCode.FAIL
 
 
-def started(name: str, **settings: str) -> Verdict:
-    seen = under(name, "whole", settings)
-    return next(verdict for verdict in judge([seen], CHECKS, Job()) if verdict.key == "env.start/start")
-
-
-@each_row(
-    ("settings", "check"),
-    [
-        ({"NCCL_COMM_ID": ""}, "env.identity"),
-        ({"NCCL_SOCKET_IFNAME": "nowhere0"}, "env.ifname"),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, "env.visible"),
-    ],
-)
-def test_what_another_check_says_is_not_said_twice(settings: dict[str, str], check: str) -> None:
-    verdict = started("hgx-h100", **settings)
-    assert (verdict.findings, verdict.why) == ((), f"explained by {check}")
-
-
-def test_a_network_that_no_plugin_offers_keeps_nccl_from_starting() -> None:
-    (finding,) = started("hgx-h100", NCCL_NET="FasTrak").findings
-    assert (finding.severity, finding.subject) == (Severity.FAIL, "NCCL_NET")
-    assert "unset NCCL_NET" in finding.remedy
-
-
-@each_row("name", ["AWS Libfabric", "aws libfabric", "Socket"])
-def test_the_names_of_networks_are_read_in_any_case(name: str) -> None:
-    assert not choose(under("aws-p4d", "whole", {"NCCL_NET": name})).refused
+def told(seen: Snapshot) -> dict[str, Verdict]:
+    return {verdict.key: verdict for verdict in judge([seen], CHECKS, Job())}
 
 
 def test_a_network_is_called_as_the_plugins_file_calls_it() -> None:
@@ -163,87 +170,28 @@ def test_a_report_of_an_older_release_refuses_nothing() -> None:
     assert not part.refused
 
 
-def told(seen: Snapshot) -> dict[str, Verdict]:
-    return {verdict.key: verdict for verdict in judge([seen], CHECKS, Job())}
-
-
-@each_row(("name", "of"), [("aws-p4d", "no OFI plugin"), ("gcp-a3-mega", "Google's plugins")])
-def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, of: str) -> None:
-    seen = under(name, "without plugins", {})
-    several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
-    for each, status in ((seen, Status.WARN), (several, Status.FAIL)):
-        verdict = told(each)["env.transport/transport"]
-        assert verdict.status is status
-        assert of in verdict.findings[0].message
-    question = diagnose.ask(diagnose.Judging(), ("doctor", "--local"), Job(local=True))
-    report = diagnose.diagnose(question, [seen])
-    (area,) = [each for each in report.areas if each.name == "transport"]
-    assert area.values.startswith("NCCL → sockets over ")
-    assert area.ids == ("env.transport",)
-    assert "on this node only, with" in text.render(report)
-
-
-@each_row("provider", ["tcp", "sockets", "tcp;ofi_rxm", "net,tcp"])
-def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
-    seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider, "NCCL_NET": "AWS Libfabric"})
-    several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
-    for each, status in ((seen, Status.WARN), (several, Status.FAIL)):
-        (finding,) = told(each)["env.transport/transport"].findings
-        assert (told(each)["env.transport/transport"].status, finding.subject, finding.blame) == (
-            status,
-            "FI_PROVIDER",
-            "job",
-        )
-        assert f"FI_PROVIDER={provider}" in finding.message
-
-
-@each_row("provider", ["efa", "tcp,efa", "^tcp", "^tcp,sockets"])
-def test_a_provider_list_that_leaves_efa_is_no_mistake(provider: str) -> None:
-    seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider})
-    found = told(replace(seen, facts={**seen.facts, Launch: TWO_NODES}))
-    assert (found["env.transport/transport"].status, found["env.libraries/efa"].status) == (Status.PASS, Status.PASS)
-
-
 def doctors(seen: Snapshot) -> Report:
     return diagnose.diagnose(diagnose.ask(diagnose.Judging(), ("doctor", "--local"), Job(local=True)), [seen])
 
 
-@each_row(
-    ("settings", "where", "exit_code"),
-    [
-        ({"NCCL_IB_HCA": "mlx5_0"}, "env.hca", ExitCode.FAIL),
-        ({"NCCL_P2P_DISABLE": "1"}, "env.transport", ExitCode.FAIL),
-        ({"NCCL_IB_DISABLE": "1"}, "env.transport", ExitCode.FAIL),
-        ({"NCCL_MAX_NCHANNELS": "2"}, "env.transport", ExitCode.FAIL),
-        ({"NCCL_NVLS_ENABLE": "0"}, "env.transport", ExitCode.OK),
-    ],
-)
-def test_a_setting_is_as_grave_as_what_it_costs_is_said_once_and_the_first_screen_says_what_is_left(
-    settings: dict[str, str], where: str, exit_code: ExitCode
-) -> None:
-    report = doctors(under("hgx-h100", "whole", settings))
-    (name,) = settings
-    found = [(v.id, f) for v in report.checks for f in v.findings if f.subject == name]
-    assert [(check, f.action) for check, f in found] == [(where, "fix-job")]
-    assert report.exit_code == exit_code
-    assert report.predicted
-    assert report.predicted.cost(name) in found[0][1].message
+@each_row(("name", "of"), [("aws-p4d", "no OFI plugin"), ("gcp-a3-mega", "Google's plugins")])
+def test_sockets_beside_fast_nics_are_on_the_first_screen(name: str, of: str) -> None:
+    report = doctors(under(name, "without plugins", {}))
+    (area,) = [each for each in report.areas if each.name == "transport"]
+    assert area.values.startswith("NCCL → sockets over ")
+    assert area.ids == ("env.transport",)
+    screen = text.render(report)
+    assert "on this node only, with" in screen
+    assert of in screen
+
+
+def test_what_a_setting_costs_is_said_once_and_the_first_screen_says_what_is_left() -> None:
+    report = doctors(under("hgx-h100", "whole", {"NCCL_P2P_DISABLE": "1"}))
+    (found,) = [f for v in report.checks for f in v.findings if f.subject == "NCCL_P2P_DISABLE"]
+    assert report.predicted is not None
+    assert report.predicted.cost("NCCL_P2P_DISABLE") in found.message
     screen = " ".join(text.render(report).split())
     assert f"expected all_reduce 1 GiB over 2 nodes: at most {report.predicted.now_GBps:.3g} GB/s" in screen
-
-
-@each_row("settings", [{}, {"NCCL_IB_HCA": "mlx5"}, {"NCCL_MAX_NCHANNELS": "32"}, {"NCCL_PROTO": "^LL"}])
-def test_a_setting_that_takes_nothing_has_no_cost(settings: dict[str, str]) -> None:
-    report = doctors(under("hgx-h100", "whole", settings))
-    assert not any("at most" in f.message for v in report.checks for f in v.findings)
-    assert report.predicted is None or report.predicted.lost() == 0
-    assert "expected  all_reduce" not in text.render(report)
-
-
-def test_a_machine_without_an_expectation_keeps_the_rules_own_severity() -> None:
-    report = doctors(under("one-gpu", "whole", {"NCCL_MAX_NCHANNELS": "1", "NCCL_IB_DISABLE": "1"}))
-    assert report.predicted is None
-    assert not any("at most" in f.message for v in report.checks for f in v.findings)
 
 
 def test_fewer_nics_than_expected_fail() -> None:

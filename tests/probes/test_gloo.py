@@ -1,26 +1,165 @@
-"""Collectives and pairs on real ranks: what is honest verifies, what is sabotaged does not."""
+"""Every collective on three real ranks, one of them this process: what is honest verifies, what is not does not."""
 
+import itertools
+import json
+import os
 import struct
-from itertools import permutations
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from conftest import ROOT
+from launching import Launcher
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
 
+from ncclprobe.host.live import LiveHost
 from ncclprobe.model.ops import DTYPES, OPS, REDOPS
-from probes.gloo_ranks import printed
+from ncclprobe.model.values import asdict
+from ncclprobe.probes import collectives
+from ncclprobe.probes.plan import Plan
+from ncclprobe.probes.sweep import run
+from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.store import Exchange
 from tests.each_row import some
 
+KiB = 1 << 10
 RANKS = 3  # an odd number, by which few sizes can be divided
 Rows = list[dict[str, Any]]
+OTHERS = """
+import json, os, pathlib, sys
+from probes.test_gloo import measure
+for rank in (1, 2):
+    if not os.fork():
+        pathlib.Path(sys.argv[1] + str(rank)).write_text(json.dumps(measure(rank, sys.argv[1])))
+        os._exit(0)
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in "12"))
+"""
+
+
+def one_rank_is_missing(tensor: torch.Tensor, op: Any, _group: None) -> None:
+    """The last rank's contribution to a sum is lost."""
+    if dist.get_rank() == RANKS - 1:
+        tensor.zero_()
+    dist.distributed_c10d.all_reduce(tensor, op)
+
+
+def shares_in_reverse(
+    output: torch.Tensor, own: torch.Tensor, _group: None, original: Callable[..., Any] = collectives._all_gather
+) -> None:
+    """All shares arrive, in the wrong order."""
+    original(output, own)
+    output.copy_(output.view(RANKS, -1).flip(0).flatten())
+
+
+def share_of_a_neighbour(
+    output: torch.Tensor,
+    whole: torch.Tensor,
+    op: Any,
+    _group: None,
+    original: Callable[..., Any] = collectives._reduce_scatter,
+) -> None:
+    """Each rank ends with the share of the one before."""
+    original(output, whole.roll(output.numel()), op)
+
+
+def nothing_is_exchanged(output: torch.Tensor, own: torch.Tensor, group: None) -> None:
+    """Every rank keeps what it had."""
+    output.copy_(own)
+
+
+def from_another_root(tensor: torch.Tensor, root: int, _group: None) -> None:
+    """Rank 1 sends instead of the root."""
+    dist.distributed_c10d.broadcast(tensor, 1)
+
+
+def one_element_late(tensor: torch.Tensor, root: int, op: Any, _group: None) -> None:
+    """The result lies one element too far."""
+    dist.distributed_c10d.reduce(tensor, root, op)
+    tensor.copy_(tensor.roll(1))
+
+
+def gathered_in_reverse(own: torch.Tensor, shares: list[torch.Tensor] | None, root: int, _group: None) -> None:
+    """The root puts the shares in the wrong order."""
+    dist.distributed_c10d.gather(own, shares[::-1] if shares else None, root)
+
+
+def scattered_in_reverse(own: torch.Tensor, shares: list[torch.Tensor] | None, root: int, _group: None) -> None:
+    """The root deals the shares in the wrong order."""
+    dist.distributed_c10d.scatter(own, shares[::-1] if shares else None, root)
+
+
+def received_without_its_last_element(batch: list[dist.P2POp]) -> list[Any]:
+    """The last element arrives as zero on rank 0."""
+    works = dist.distributed_c10d.batch_isend_irecv(batch)
+    for work in works:
+        work.wait()
+    if dist.get_rank() == 0:
+        batch[1].tensor[-1] = 0
+    return []
+
+
+SABOTAGES: dict[str, tuple[object, str, Callable[..., Any]]] = {
+    "all_reduce": (dist, "all_reduce", one_rank_is_missing),
+    "all_gather": (collectives, "_all_gather", shares_in_reverse),
+    "reduce_scatter": (collectives, "_reduce_scatter", share_of_a_neighbour),
+    "all_to_all": (dist, "all_to_all_single", nothing_is_exchanged),
+    "broadcast": (dist, "broadcast", from_another_root),
+    "reduce": (dist, "reduce", one_element_late),
+    "gather": (dist, "gather", gathered_in_reverse),
+    "scatter": (dist, "scatter", scattered_in_reverse),
+    "sendrecv": (dist, "batch_isend_irecv", received_without_its_last_element),
+}
+
+
+def measure(rank: int, store_file: str) -> dict[str, Any]:
+    """Measure plans, honest and sabotaged, as this rank."""
+    store = dist.FileStore(store_file, RANKS)
+    seat = RankIdentity("environment", rank, RANKS, rank, RANKS, nnodes=1, address="", port=0)
+    host, exchange = LiveHost((), lambda name: False), Exchange(store, seat, deadline_s=60)
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
+    )
+    small = {"sizes": (8, 1000, 64 * KiB), "iters": 2, "warmup": 1, "footprint_bytes": 256 * KiB}
+    brief = {"sizes": (4 * KiB,), "iters": 1, "warmup": 0, "batches": 1, "rounds": 0}
+
+    def rows(*ops: str, **changes: Any) -> Rows:
+        plan = Plan(ops=ops, rank=rank, ranks=RANKS, backend="gloo", **(small | changes))
+        return [asdict(row) for row in run(plan, exchange, lambda phase: None, host=host)]
+
+    said: dict[str, Any] = {"sweep": rows(*OPS, iters=4)}
+    said["types"] = [row for dtype in DTYPES for row in rows(*OPS, dtype=dtype, **brief)]
+    reductions = tuple(op.name for op in OPS.values() if op.reduces)
+    said["reductions"] = [
+        row
+        for redop, dtype in itertools.product(REDOPS, DTYPES)
+        for row in rows(*reductions, dtype=dtype, redop=redop, **brief)
+    ]
+    said["adaptive"] = rows("all_reduce", "broadcast", precision=0.3, budget_s=0.5, dtype="float64")
+    said["sabotaged"] = []
+    for name, (where, attribute, replacement) in SABOTAGES.items():
+        with patch.object(where, attribute, replacement):
+            said["sabotaged"] += rows(name, sizes=(64 * KiB,))
+    dist.barrier()
+    dist.destroy_process_group()
+    return said
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """What every rank printed, by rank."""
-    return printed("gloo_rank.py", RANKS, str(RANKS), tmp_path_factory.mktemp("store") / "file")
+    """What every rank measured; this process is the first."""
+    lab = Launcher(tmp_path_factory.mktemp("ranks"))
+    path = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))), "GLOO_SOCKET_IFNAME": "lo"}
+    store = str(lab.folder / "store")
+    others = lab.start(["-c", OTHERS, store], path)
+    with patch.dict(os.environ, {"GLOO_SOCKET_IFNAME": "lo"}):
+        own = measure(0, store)
+    assert others.wait() == 0, others.err
+    return [own, *(json.loads(Path(f"{store}{rank}").read_text()) for rank in (1, 2))]
 
 
 def measured(rows: Rows) -> Rows:
@@ -42,7 +181,7 @@ def test_all_operations_verify_at_all_sizes_in_all_places_and_times_are_consiste
     assert {(row["op"], row["place"], row["nbytes"]) for row in rows} == {row for row in expected if row[2]}
     for row in rows:
         times = row["time_us"]
-        assert (row["wrong"], row["mismatches"]) == (0, [])
+        assert (row["wrong"], *row["mismatches"]) == (0,)
         assert row["issue_us"] == pytest.approx(times["mean"])  # blocking
         assert 0 < times["min"] <= times["median"] <= times["p95"] <= times["max"]
         assert row["algbw_GBps"] == pytest.approx(row["nbytes"] / times[times["headline"]] / 1e3)
@@ -95,35 +234,3 @@ def test_an_asked_precision_decides_alike_on_all_ranks_and_all_times_and_arrival
         assert sum(samples["by_batch"]) / batches == pytest.approx(row["time_us"]["mean"], rel=1e-3)
         assert (row["skew"]["rounds"] > 0, len(row["skew"]["late_us"])) == (True, RANKS)
         assert row["skew"]["transfer_us"] > 0
-
-
-def one_way(rows: Rows, inside: bool) -> list[tuple[int, int]]:
-    pairs = [row for row in rows if not row["both"] and not row["step"] and row["inside"] is inside]
-    return sorted((row["src"], row["dst"]) for row in pairs)
-
-
-@pytest.mark.slow
-def test_a_pair_that_hangs_is_named_and_its_two_ranks_connect_anew_and_play_on(tmp_path: Path) -> None:
-    silent, deaf = 2, 1
-    said = printed("gloo_pairs.py", 5, "h,h,h,h,h", tmp_path / "store", "silent", silent, deaf)
-    found, rows = said[0]["found"], said[0]["rows"]
-    lost = {(each["src"], each["dst"]) for each in found["lost"]}
-    assert lost == {(f"rank {silent}", f"rank {deaf}"), (f"rank {deaf}", f"rank {silent}")}
-    assert [each["lost"] for each in said] == [rank == deaf for rank in range(5)]
-    played = {(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"]}
-    assert played == {pair for pair in permutations(range(5), 2) if {*pair} != {silent, deaf}}
-    assert found["excluded_ranks"] == []
-    assert all(row["GBps"] > 0 and row["latency_us"] > 0 and len(row["samples_us"]) == 5 for row in rows)
-
-
-@pytest.mark.slow
-def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
-    said = printed("gloo_pairs.py", 6, "a,a,b,b,c,c", tmp_path / "store", "flip", 0, 4)
-    found, rows = said[0]["found"], said[0]["rows"]
-    assert one_way(rows, inside=True) == [(rank, rank ^ 1) for rank in range(6)]
-    assert one_way(rows, inside=False) == [pair for pair in permutations(range(6), 2) if (pair[0] - pair[1]) % 2 == 0]
-    assert {(each["src"], each["dst"], each["first"]["offset"]) for each in found["wrong"]} == {(0, 4, 5)}
-    first = found["wrong"][0]["first"]
-    assert int(first["expected_bits"], 16) ^ int(first["got_bits"], 16) == 1
-    assert found["wrong"][0]["wrong"] == len(range(5, 65536, 1021))
-    assert (found["lost"], found["excluded_ranks"]) == ([], [])

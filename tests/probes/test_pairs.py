@@ -141,3 +141,20 @@ def test_what_a_pair_sends_depends_on_both_ranks_and_is_never_zero() -> None:
     assert len({tuple(row.tolist()) for row in rows}) == 9
     assert all(int(row.min()) > 0 for row in rows)
     assert rows[1][:4].tolist() == [(1 + (4230 + n) ** 2 % 65521 % 255) for n in range(4)]
+
+
+@each_row("at", [None, 5, 1021])
+def test_a_byte_that_arrives_wrong_is_counted_and_shown_with_its_sender(at: int | None) -> None:
+    end = pairs.PairEndpoint(0, torch.device("cpu"), (8, 3000))
+
+    def arrives(out: Any, into: Any, peer: int, until: float, times: int = 1) -> None:
+        if into is not None and len(into) > 8:
+            pairs.pattern(1, 0, torch.device("cpu")).fill(into, 0)
+            if at is not None:
+                into[at] ^= 1
+
+    end._move = arrives
+    found = end.measure("back", 0, 1, LIMIT_S)
+    assert (found.wrong, found.why) == (int(at is not None), "")
+    assert found.mismatch is None if at is None else (found.mismatch.offset, found.mismatch.source) == (at, 1)
+    assert end.measure("forth", 0, 1, LIMIT_S).wrong is None

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from ncclprobe.session.ranks.launch import RanksEnd, complete_log, held_port, pu
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.watchdog.ending import Ending
 from ncclprobe.signals import Interrupted
+from tests.each_row import each_row
 
 LATE = RanksEnd(late=True)
 
@@ -55,15 +57,11 @@ class Run:
             patch.setenv(rank_files.FOLDER, str(self.folder))
             self.zero.close()
 
-    def settles(self, end: RanksEnd) -> RunLog:
+    def settle(self, end: RanksEnd) -> Report:
         log = resumed(self.folder / FILE, asked(self.options, "gloo"), 2, "h0")
         complete_log(log, self.folder, 2, "h0", end)
-        return log
-
-    def settle(self, end: RanksEnd) -> Report:
-        log = self.settles(end)
-        again = RunLog.read(self.folder / FILE)
-        assert run_facts(again) == run_facts(log)  # what is left is what the report is made of
+        if (self.folder / FILE).exists():  # what is left is what the report is made of
+            assert run_facts(RunLog.read(self.folder / FILE)) == run_facts(log)
         return diagnose(self.question(), (), run_facts(log))
 
 
@@ -80,75 +78,91 @@ def why(report: Report, name: str) -> str:
     return next(v.why for v in report.checks if v.id == name)
 
 
-def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.rank_files[1].leave("rank 0 on h0 has fallen silent", 4)
-    report = run.settle(RanksEnd({0: -9, 1: 4}))
-    ((subject, message),) = findings(report)
-    assert (report.exit_code, subject, len(report.measurements)) == (4, "rank 0", 1)
-    assert "ended by SIGKILL" in message
-    assert "all_reduce 1 MiB in place batch 2 of 5" in message
+PHASE = "all_reduce 1 MiB in place batch 2 of 5"
+SILENT = "rank 0 on h0 has fallen silent"
+TERM = Ending(why="ended by SIGTERM in phase 'import torch'")
+
+
+def left(run: Run) -> None:
+    run.rank_files[1].leave(SILENT, 4)
+
+
+def signalled_before_they_met(run: Run) -> None:
+    run.zero.close(TERM)
+    run.rank_files[1].signalled("SIGTERM")
+
+
+def heart_stopped(run: Run) -> None:
+    run.zero.record(LostRank(1, "h1", "pairs, round 1: forth", "its heartbeat stopped 5 s ago"))
+    run.zero.close()
+
+
+def no_log(run: Run) -> None:
+    (run.folder / FILE).unlink()
+
+
+def half_a_line(run: Run) -> None:
+    with (run.folder / FILE).open("a") as file:
+        file.write('{"sample": {"row": {"op": "all_re')
+
+
+CUT_SHORT = f"while rank 0 was in phase '{PHASE}'"
+
+
+@each_row(
+    ("before", "end", "code", "lost", "says", "rows"),
+    [
+        # A rank 0 that was killed, or that stands still by the words of another, is named in a whole report.
+        (left, RanksEnd({0: -9, 1: 4}), 4, "rank 0", "it was ended by SIGKILL", 1),
+        (left, RanksEnd({1: 4}), 4, "rank 0", f"it printed nothing more (rank 1 left: {SILENT})", 1),
+        (half_a_line, RanksEnd({0: -9}), 4, "rank 0", "it was ended by SIGKILL", 1),
+        (half_a_line, RanksEnd({0: 77}), 4, "rank 0", "it ended with exit code 77", 1),
+        (no_log, RanksEnd({1: -9}), 4, "rank 1", "it was ended by SIGKILL", 0),
+        # One that crashes after the report spoils it; of one whose heart rank 0 saw stop the signal is told once.
+        (Run.closes, RanksEnd({1: -11}), 4, "rank 1", "it was ended by SIGSEGV", 1),
+        (heart_stopped, RanksEnd({1: -11, 0: 4}), 4, "rank 1", "it was ended by SIGSEGV", 1),
+        # A report that was whole counts, whatever came late.
+        *((Run.closes, end, 0, "", "", 1) for end in (RanksEnd({0: 4}), RanksEnd({}, "SIGTERM"), LATE)),
+        # One that a signal ended first, before the ranks met: the others then get SIGTERM, and say so. Not one to all.
+        *(
+            (signalled_before_they_met, RanksEnd({1: code, 0: 3}), 4, "rank 1", "it was ended by SIGTERM", 1)
+            for code in (-15, 143, 3)
+        ),
+        (signalled_before_they_met, RanksEnd({1: 143, 0: 3}, "SIGTERM"), 3, "", TERM.why, 1),
+        # A run that was cut short blames nobody.
+        (None, RanksEnd({}, "SIGINT"), 3, "", f"ended by SIGINT {CUT_SHORT}", 1),
+        (None, LATE, 3, "", f"--timeout ran out {CUT_SHORT}", 1),
+        (None, RanksEnd({1: 3}), 3, "", f"the ranks ended without a report {CUT_SHORT}", 1),
+    ],
+)
+def test_who_is_lost_and_what_is_left_of_a_run_is_told_from_what_the_ranks_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    before: Callable[[Run], None] | None, end: RanksEnd, code: int, lost: str, says: str, rows: int,
+) -> None:  # fmt: skip
+    run = Run(tmp_path, monkeypatch)
+    if before:
+        before(run)
+    report = run.settle(end)
+    assert (report.exit_code, len(report.measurements)) == (code, rows)
     said = capsys.readouterr().err
-    assert said.startswith("ncclprobe: rank 0 on h0 was lost in phase 'all_reduce 1 MiB in place batch 2 of 5'")
-    assert said.count("\n") == 1
-
-
-def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run) -> None:
-    run.rank_files[1].leave("rank 0 on h0 has fallen silent in phase 'x'", 4)
-    report = run.settle(RanksEnd({1: 4}))
+    if not lost:
+        assert (findings(report), said) == ([], "")
+        assert code == 0 or why(report, "run.rank-lost") == says
+        return
     ((subject, message),) = findings(report)
-    assert (report.exit_code, subject) == (4, "rank 0")
-    assert "has fallen silent in phase" in message
+    assert (subject, says in message) == (lost, True)
+    host = f"h{lost[-1]}"
+    assert said == f"ncclprobe: {lost} on {host} was lost in phase {PHASE!r}: {says}\n"
 
 
 def test_a_rank_zero_is_not_lost_because_the_time_of_another_ran_out(run: Run) -> None:
     """Rank 0 may still import torch on a busy machine, and cannot answer meanwhile."""
-    (run.folder / FILE).unlink()
+    no_log(run)
     run.rank_files[0].set_phase(rank_files.IMPORTING)
     run.rank_files[1].leave("--timeout ran out while this rank was in phase 'reach the store at h0:1'", 3)
-    log = run.settles(LATE)
-    report = diagnose(run.question(), (), run_facts(log))
+    report = run.settle(LATE)
     assert (report.exit_code, findings(report)) == (3, [])
     assert "--timeout ran out before rank 0 had imported torch" in why(report, "run.init")
-
-
-def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
-    run.closes()
-    report = run.settle(RanksEnd({1: -11}))
-    assert (report.exit_code, len(report.measurements)) == (4, 1)
-    assert [subject for subject, _ in findings(report)] == ["rank 1"]
-
-
-def test_of_a_rank_whose_heart_rank_0_saw_stop_its_signal_is_told_once(run: Run) -> None:
-    run.zero.record(LostRank(1, "h1", "pairs, round 1: forth", "its heartbeat stopped 5 s ago"))
-    run.closes()
-    ((subject, message),) = findings(run.settle(RanksEnd({1: -11, 0: 4})))
-    assert subject == "rank 1"
-    assert "ended by SIGSEGV" in message
-
-
-@pytest.mark.parametrize("end", [RanksEnd({0: 4}), RanksEnd({}, "SIGTERM"), LATE])
-def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: RanksEnd) -> None:
-    run.closes()
-    report = run.settle(end)
-    assert (report.exit_code, findings(report)) == (0, [])
-
-
-@pytest.mark.parametrize("code", [-15, 143, 3])
-def test_a_rank_that_a_signal_ended_first_before_the_ranks_met_is_named(run: Run, code: int) -> None:
-    """The others then get SIGTERM, and say so."""
-    run.zero.close(Ending(why="ended by SIGTERM in phase 'import torch'"))
-    run.rank_files[1].signalled("SIGTERM")
-    report = run.settle(RanksEnd({1: code, 0: 3}))
-    ((subject, message),) = findings(report)
-    assert (report.exit_code, subject) == (4, "rank 1")
-    assert message.startswith("it was ended by SIGTERM")
-
-
-def test_ranks_that_a_signal_to_all_ended_are_not_named(run: Run) -> None:
-    run.zero.close(Ending(why="ended by SIGTERM in phase 'import torch'"))
-    run.rank_files[1].signalled("SIGTERM")
-    report = run.settle(RanksEnd({1: 143, 0: 3}, "SIGTERM"))
-    assert (report.exit_code, findings(report)) == (3, [])
 
 
 @pytest.mark.slow
@@ -166,27 +180,6 @@ def test_processes_that_work_in_the_folder_are_killed_and_no_others(tmp_path: Pa
     others.wait(60)
 
 
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        (RanksEnd({}, "SIGINT"), "ended by SIGINT while rank 0 was in phase 'all_reduce 1 MiB"),
-        (LATE, "--timeout ran out while rank 0 was in phase"),
-        (RanksEnd({1: 3}), "the ranks ended without a report while rank 0 was in phase"),
-    ],
-)
-def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: RanksEnd, words: str) -> None:
-    report = run.settle(end)
-    assert (report.exit_code, findings(report)) == (3, [])
-    assert why(report, "run.rank-lost").startswith(words)
-
-
-def test_a_rank_that_is_killed_before_rank_zero_writes_is_named(run: Run) -> None:
-    (run.folder / FILE).unlink()
-    log = run.settles(RanksEnd({1: -9}))
-    report = diagnose(run.question(), (), run_facts(log))
-    assert (report.exit_code, [subject for subject, _ in findings(report)]) == (4, ["rank 1"])
-
-
 def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
@@ -197,13 +190,6 @@ def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(
     limits = {(check["status"], check["why"]) for check in report["checks"] if check["id"] == "host.limits"}
     skipped = {(status, why) for status, why in limits if status == "skip" and why.startswith("applies only to ")}
     assert limits - skipped == {("unknown", "no capture of this node arrived")}
-
-
-def test_a_half_last_line_is_left_out_and_what_is_appended_can_be_read(run: Run) -> None:
-    with (run.folder / FILE).open("a") as file:
-        file.write('{"sample": {"row": {"op": "all_re')
-    report = run.settle(RanksEnd({0: -9}))
-    assert (report.exit_code, len(report.measurements)) == (4, 1)
 
 
 @pytest.mark.parametrize(("codes", "code"), [({0: 2}, 2), ({0: 2, 1: -15}, 2), ({0: 1}, 1)])
