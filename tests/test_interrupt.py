@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each_row import each_row
+
 ROOT = Path(__file__).resolve().parents[1]
 SAID = "ncclprobe: interrupted; nothing was judged\n"
 SLOW = """\
@@ -18,70 +20,51 @@ for _ in range(1000):  # a signal in the moment before a sleep begins is handled
     time.sleep(0.1)
 """
 DEADLINE_S = 60.0
-ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-
-
-def program(folder: Path, *argv: str, ignore: bool = False) -> "subprocess.Popen[str]":
-    """The doctor, or another command, in which what is imported from `folder` is slow."""
-    own = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if ignore else []
-    return subprocess.Popen(
-        [*own, sys.executable, *argv],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT))), "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def until_there(folder: Path) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not (folder / "there").exists():
-        assert time.monotonic() < end_s, "it was not imported"
-        time.sleep(0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "module", "slow"),
+    ("number", "argv", "slow"),
     [
-        (ENDING[0], "ncclprobe", "argparse"),
-        (ENDING[1], "ncclprobe.doctor", "msgspec"),
-        (ENDING[2], "ncclprobe", "ncclprobe_slow"),
+        (signal.SIGINT, ["ncclprobe", "doctor", "--backend", "gloo"], "argparse"),
+        (signal.SIGTERM, ["ncclprobe.doctor", "--backend", "gloo"], "msgspec"),
+        (signal.SIGHUP, ["ncclprobe", "doctor", "--backend", "gloo"], "psutil"),  # the command runs, and imports it
+        (None, ["ncclprobe", "checks"], "argparse"),  # SIGHUP, ignored as under nohup
     ],
 )
-def test_a_signal_during_an_import_prints_no_traceback(
-    number: signal.Signals, module: str, slow: str, tmp_path: Path
+def test_a_signal_during_an_import_prints_no_traceback_and_one_that_is_ignored_stays_so(
+    number: signal.Signals | None, argv: list[str], slow: str, tmp_path: Path
 ) -> None:
-    (tmp_path / f"{slow}.py").write_text(SLOW)
-    if slow == "ncclprobe_slow":  # where the command runs, deep in its own imports
-        (tmp_path / "psutil.py").write_text(f"import {slow}")
-    started = program(tmp_path, "-m", module, *(["doctor"] if module == "ncclprobe" else []), "--backend", "gloo")
-    until_there(tmp_path)
-    started.send_signal(number)
+    (tmp_path / f"{slow}.py").write_text(SLOW if number else SLOW.replace("1000", "10") + "raise SystemExit(7)\n")
+    own = [] if number else ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    started = subprocess.Popen(
+        [*own, sys.executable, "-m", *argv],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end_s = time.monotonic() + DEADLINE_S
+    while not (tmp_path / "there").exists():
+        assert time.monotonic() < end_s, "it was not imported"
+        time.sleep(0.01)
+    started.send_signal(number or signal.SIGHUP)
     out, err = started.communicate(timeout=DEADLINE_S)
-    assert (started.returncode, out, err) == (128 + number, "", SAID)
-
-
-@pytest.mark.slow
-def test_a_signal_that_is_ignored_stays_so_as_under_nohup(tmp_path: Path) -> None:
-    (tmp_path / "argparse.py").write_text(SLOW.replace("1000", "10") + "raise SystemExit(7)\n")
-    started = program(tmp_path, "-m", "ncclprobe", "checks", ignore=True)
-    until_there(tmp_path)
-    started.send_signal(signal.SIGHUP)
-    started.communicate(timeout=DEADLINE_S)
-    assert started.returncode == 7
+    assert started.returncode == (128 + number if number else 7)
+    assert not number or (out, err) == ("", SAID)
 
 
 ASKED = """\
-import os, signal, sys
+import os, signal, sys, time
 from ncclprobe import signals
 signals.take_over()
 {body}
 signals.run(main, [])
 """
+LATE = "ncclprobe: --timeout ran out, and something kept this process; nothing was judged\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "code", "said"),
     [
         ("def main(argv): return 3", 3, ""),
@@ -90,13 +73,16 @@ signals.run(main, [])
         # what was made is removed, and a second signal does not wait for that
         ("def main(argv):\n try: os.kill(os.getpid(), 15)\n finally: print('removed', flush=True)", 143, SAID),
         ("def main(argv):\n try: os.kill(os.getpid(), 15)\n finally: os.kill(os.getpid(), 2)", 143, SAID),
+        ("def main(argv):\n try: os.kill(os.getpid(), 1)\n finally: time.sleep(100)", 129, SAID),
         # an exception that comes up in a callback comes to nothing: the process ends all the same
         (
-            "import time\nclass A:\n def __del__(self): os.kill(os.getpid(), 15); time.sleep(.1)\n"
+            "class A:\n def __del__(self): os.kill(os.getpid(), 15); time.sleep(.1)\n"
             "def main(argv):\n a = A()\n del a\n time.sleep(100)",
             143,
             SAID,
         ),
+        # what a thread keeps for ever ends a few seconds after the timeout
+        ("def main(argv):\n signals.end_by(0.2)\n time.sleep(100)", 3, LATE),
     ],
 )
 def test_a_program_ends_with_its_code_or_its_signal(body: str, code: int, said: str) -> None:
@@ -108,18 +94,9 @@ def test_a_program_ends_with_its_code_or_its_signal(body: str, code: int, said: 
 
 
 def test_importing_the_command_changes_no_handler() -> None:
-    before = [signal.getsignal(number) for number in ENDING]
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in ending]
     import ncclprobe.commands
     import ncclprobe.start  # noqa: F401
 
-    assert [signal.getsignal(number) for number in ENDING] == before
-
-
-def test_what_a_thread_keeps_for_ever_ends_a_few_seconds_after_the_timeout() -> None:
-    body = "import threading\ndef main(argv):\n signals.end_by(0.2)\n threading.Event().wait()"
-    done = subprocess.run(
-        [sys.executable, "-c", ASKED.format(body=body)],
-        cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "--timeout ran out" in done.stderr
+    assert [signal.getsignal(number) for number in ending] == before

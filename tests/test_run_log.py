@@ -107,13 +107,6 @@ def test_what_is_found_out_after_the_end_leaves_the_end_the_last_line(tmp_path: 
     assert cut or list(json.loads((tmp_path / FILE).read_text().splitlines()[-1])) == ["end"]
 
 
-def test_a_whole_last_line_without_its_newline_is_kept_when_a_log_goes_on(tmp_path: Path) -> None:
-    written(tmp_path / FILE, [("note", 1), ("note", 2)])
-    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])
-    RunLog.resume(tmp_path / FILE).add("note", 3)
-    assert of(RunLog.read(tmp_path / FILE), "note") == [1, 2, 3]
-
-
 @each_row(
     ("line", "says"),
     [
@@ -143,35 +136,26 @@ def test_the_last_words_that_were_foreseen_are_the_end_of_a_log_without_one(tmp_
     assert of(log, "end") == of(RunLog.read(tmp_path / FILE), "end") == [""]
 
 
-def test_what_was_not_measured_is_not_captured() -> None:
-    log = RunLog()
+def test_a_log_is_whole_in_its_file_as_it_comes_and_goes_on_after_a_line_without_its_newline(tmp_path: Path) -> None:
+    log = written(tmp_path / FILE, [("note", "early"), ("note", "late")])
+    with pytest.raises(ValueError, match="JSON"):
+        log.add("note", float("nan"))  # a number that JSON does not have
+    assert of(RunLog.read(tmp_path / FILE), "note") == of(log, "note") == ["early", "late"]
+    assert is_run_log(tmp_path / FILE)
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])
+    RunLog.resume(tmp_path / FILE).add("note", 3)
+    assert of(RunLog.read(tmp_path / FILE), "note") == ["early", "late", 3]
     for question in ((SAMPLE, "row"), ("read", "/etc/passwd"), ("env",)):
         with pytest.raises(NotCaptured):
             log.ask(*question)
 
 
-def test_a_number_that_json_does_not_have_is_no_sample(tmp_path: Path) -> None:
-    log = written(tmp_path / FILE, [])
-    with pytest.raises(ValueError, match="JSON"):
-        log.add("row", float("nan"))
-    assert of(RunLog.read(tmp_path / FILE), "row") == []
-
-
-def test_a_log_is_whole_in_its_file(tmp_path: Path) -> None:
-    log = RunLog(tmp_path / FILE)
-    log.add("note", "early")
-    log.add("note", "late")
-    assert of(RunLog.read(tmp_path / FILE), "note") == of(log, "note") == ["early", "late"]
-    assert is_run_log(tmp_path / FILE)
-    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
-
-
-def test_a_log_that_cannot_be_begun_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_begun_is_refused_and_a_full_disk_loses_nothing_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         RunLog(tmp_path / "gone" / FILE)
-
-
-def test_a_full_disk_ends_no_run_and_loses_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = RunLog(tmp_path / FILE)
     with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
         monkeypatch.setattr(log, "_file", full.fileno())

@@ -1,17 +1,25 @@
-"""One rank between the answers of the others: what it tells them, and what it notes of itself. No store and no GPU."""
+"""One rank between the answers of the others: what it tells them, notes of itself, and measures again. No store."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+from probes.plans import plan
+
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.facts.run.samples import Attendance, LostRank
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.model.snapshot import Job
+from ncclprobe.probes import sweep
 from ncclprobe.report import json as as_json
+from ncclprobe.session.measure import collectives
 from ncclprobe.session.measure import rank as module
 from ncclprobe.session.measure.rank import Rank
 from ncclprobe.session.ranks import group
@@ -82,3 +90,44 @@ def test_a_rank_that_waits_for_others_notes_what_the_flight_recorder_has_of_its_
     own._conclude(Ending(attendance=Attendance(2, missing)))
     notes = as_json.read(str(path)).notes
     assert [note for note in notes if "recorder" in note] == [f"the flight recorder of rank 0: {STUCK}"] * noted
+
+
+NO_ROOM = "64 KiB: two buffers need 128 KiB per rank and rank 1 has only 0 B free; choose smaller sizes (-b and -e)"
+
+
+@each_row(
+    ("again", "rows", "notes"),
+    [
+        (None, ["row", "row"], []),
+        (UsageError(NO_ROOM), ["row"], [f"all_reduce 64 KiB was not retested: {NO_ROOM}"]),
+        (ProbeError("rank 1: reset"), ["row"], None),  # a lost rank still ends the run
+    ],
+)
+def test_a_row_that_has_no_room_to_be_measured_again_keeps_its_verdict(
+    again: Exception | None, rows: list[str], notes: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of one row, which fails until it is measured again, and one retest."""
+    kept: list[str] = []
+    said: list[str] = []
+    outcomes = iter([None, again])
+
+    def run_once(*_args: Any, **_more: Any) -> Iterator[str]:
+        if outcome := next(outcomes):
+            raise outcome
+        yield "row"
+
+    def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(sweep, "run", run_once)
+    recorder = SimpleNamespace(
+        progress=SimpleNamespace(expect=nothing, reach=nothing), add=kept.append, add_retest=kept.append,
+        disturbed=nothing, skip=nothing, failing=lambda most: [("all_reduce", 1 << 16)],
+    )  # fmt: skip
+    alone = SimpleNamespace(collect=lambda value: [value], share=lambda value: value)
+    run = SimpleNamespace(
+        plan=plan, exchange=alone, set_phase=nothing, host=Replay({}), options=SimpleNamespace(repeat=1),
+        recorder=recorder, note=said.append,
+    )  # fmt: skip
+    with pytest.raises(ProbeError) if notes is None else contextlib.nullcontext():
+        collectives.sweep(run)  # type: ignore[arg-type]
+    assert (kept, said) == (rows, notes or [])

@@ -1,27 +1,28 @@
-"""Copies are judged by their link, what nobody expected anything of stays unjudged."""
+"""Copies within a host and of its GPUs: their order, their places, their verdicts, and the threads that make them."""
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rank_lab
 from conftest import answers
 
-from ncclprobe.commands import bandwidth, pairs, workload
-from ncclprobe.commands import copies as copies_command
+torch = pytest.importorskip("torch")
+
 from ncclprobe.expect.copies import host_copy, judged
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.host import Host
-from ncclprobe.model.errors import UsageError
+from ncclprobe.model.errors import ProbeError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.session.measure import copies
+from ncclprobe.session.measure.copies import bound
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
+from tests.each_row import each_row
 
 _SLOT = host_copy(5, 16)
 assert _SLOT
@@ -29,33 +30,64 @@ GEN5: dict[str, Expectation] = {"host": _SLOT}
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[rank_lab.Lab]:
-    found = rank_lab.Lab(tmp_path)
-    yield found
-    found.clear()
+def test_all_threads_move_together_and_go_back_and_absent_processors_move_nothing() -> None:
+    over, ready = threading.Event(), threading.Event()
+    numbers: list[int] = []
+
+    def bystander() -> None:
+        numbers.append(threading.get_native_id())
+        ready.set()
+        over.wait(20.0)
+
+    thread = threading.Thread(target=bystander)
+    thread.start()
+    ready.wait(20.0)
+    with bound(CPUS[:1]):
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(numbers[0]) == set(CPUS[:1])
+    with pytest.raises(ProbeError, match="processors"), bound([8000]):
+        pass
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(numbers[0]) == set(CPUS)
+    over.set()
+    thread.join()
+    nodes = copies.numa_nodes(answers({}))  # what taskset took away, a process may have back
+    assert {cpu for cpus in nodes.values() for cpu in cpus} >= set(CPUS)
+    assert os.sched_getaffinity(0) == set(CPUS)
 
 
-def copy(median: float, low: float, high: float, **more: Any) -> CopyRow:
-    row = {"node": "n0", "rank": 0, "kind": "h2d", "device": "GPU0", "nbytes": copies.NBYTES, "samples": 7, **more}
-    return CopyRow(GBps=median, min_GBps=low, max_GBps=high, **row)
+def test_torch_and_memcpy_both_copy_and_the_pool_is_as_before() -> None:
+    threads = torch.get_num_threads()
+    found = dict(copies.memory_copies(4 << 20, CPUS, CPUS))
+    assert set(found) == {"torch", "memcpy"}
+    assert all(len(rates) == copies.SAMPLES and min(rates) > 0 for rates in found.values())
+    assert torch.get_num_threads() == threads
 
 
-def test_a_slot_at_half_its_width_fails_under_load() -> None:
-    row = judged(copy(26.9, 26.8, 27.0), GEN5)
-    assert row.status == "fail"
-    assert "Gen5 x16" in row.why
+@each_row(("nbytes", "number"), [(1 << 20, 1), (1_000_003, 3), (2, 5)])
+def test_the_crew_copies_every_byte(nbytes: int, number: int) -> None:
+    source = torch.arange(nbytes, dtype=torch.int64).to(torch.uint8)
+    target = torch.zeros_like(source)
+    with copies._Crew(number, source, target) as crew:
+        crew.copy()
+        assert torch.equal(source, target)
 
 
-@pytest.mark.parametrize("case", [{"near": False}, {"concurrent": True}, {"kind": "bidirectional"}, {"kind": "d2d"}])
-def test_of_the_far_node_of_all_together_and_of_both_ways_nothing_is_expected(case: dict[str, Any]) -> None:
-    row = copy(27.0, 26.0, 28.0, **case)
-    assert judged(row, GEN5) == row
-
-
-def test_a_copy_that_is_now_fast_now_slow_is_noise_and_one_hiccup_is_none() -> None:
-    assert judged(copy(48.0, 40.0, 54.0), GEN5).status == "inconclusive"
-    assert judged(copy(53.0, 31.0, 54.0), GEN5).status == "pass"
+@each_row(
+    ("rates", "case", "status"),
+    [
+        ((26.9, 26.8, 27.0), {}, "fail"),  # a slot at half its width
+        ((48.0, 40.0, 54.0), {}, "inconclusive"),  # now fast, now slow: noise
+        ((53.0, 31.0, 54.0), {}, "pass"),  # one hiccup is none
+        # Of the far node, of all together and of both ways nothing is expected.
+        *(
+            ((27.0, 26.0, 28.0), case, "unjudged")
+            for case in ({"near": False}, {"concurrent": True}, {"kind": "bidirectional"}, {"kind": "d2d"})
+        ),
+    ],
+)
+def test_a_copy_is_judged_by_its_link(rates: tuple[float, ...], case: dict[str, Any], status: str) -> None:
+    made = {"node": "n0", "rank": 0, "kind": "h2d", "device": "GPU0", "nbytes": copies.NBYTES, "samples": 7, **case}
+    row = judged(CopyRow(**dict(zip(("GBps", "min_GBps", "max_GBps"), rates, strict=True)), **made), GEN5)
+    assert (row.status, "Gen5 x16" in row.why) == (status, status != "unjudged")
 
 
 class Together:
@@ -79,7 +111,6 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What torch would do is replaced; the order of things, the places and the verdicts are not."""
-    torch = pytest.importorskip("torch")
     bound: list[tuple[int, ...]] = []
     samples = [53.0] * 7
     places = {0: 0xAF, 1: 0x3B}  # CUDA's order is not NVML's
@@ -136,7 +167,6 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
 
 
 def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
     asked: list[tuple[Any, Any]] = []
     current = ["cuda:0"]
 
@@ -158,46 +188,3 @@ def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytes
     measuring.note = ""
     with pytest.raises(RuntimeError, match="out of memory"):
         list(measuring._to_peers(0))
-
-
-def test_what_taskset_took_away_a_process_may_have_back() -> None:
-    found = copies.numa_nodes(answers({}))
-    assert {cpu for cpus in found.values() for cpu in cpus} >= set(CPUS)
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-@pytest.mark.parametrize(
-    ("parse", "option"),
-    [
-        (bandwidth.parse, "--pairs"),
-        (bandwidth.parse, "--copies"),
-        (bandwidth.parse, "--groups=tp=2"),
-        (bandwidth.parse, "--params=7B"),
-        (pairs.parse, "--op=all_gather"),
-        (pairs.parse, "--precision=2"),
-        (copies_command.parse, "-e=1M"),
-        (copies_command.parse, "--expect=bands.toml"),
-        (workload.parse, "--redop=max"),
-    ],
-)
-def test_an_option_that_does_not_apply_is_refused(parse: Callable[[list[str]], object], option: str) -> None:
-    with pytest.raises(UsageError, match="is not a known option of"):
-        parse([option])
-
-
-@pytest.mark.slow
-def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.Lab) -> None:
-    own = ["-m", "ncclprobe", "copies", "--backend", "gloo"]
-    run = lab.start([*own, "--json", str(lab.report_path)])
-    assert run.wait() == 0, run.err
-    rows = lab.report().copies
-    assert {(row.kind, row.device) for row in rows} >= {("host", "cpu"), ("host", "cpu memcpy")}
-    assert all(row.status == "unjudged" and row.min_GBps > 0 for row in rows)
-    assert "within host" in run.out
-
-
-@pytest.mark.slow
-def test_copies_that_nothing_judged_are_no_pass_where_they_must_be_judged(lab: rank_lab.Lab) -> None:
-    run = lab.start(["-m", "ncclprobe", "copies", "--backend", "gloo", "--require-judged"])
-    assert run.wait() == 3, run.err
-    assert "no expectation for copies is known on this machine" in " ".join(run.out.split())
