@@ -3,37 +3,18 @@
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
-import psutil
 import pytest
 
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Attendance, LostRank
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.session.ranks.identity import RankIdentity, identify
-from ncclprobe.session.watchdog.ending import running_siblings
+from ncclprobe.session.watchdog.ending import lives, running_siblings, runs
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 
 JOB = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
-
-
-def started(stack: ExitStack, **variables: str) -> "subprocess.Popen[bytes]":
-    """A child of this process, as a launcher starts a rank."""
-    rank = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], env=JOB | variables)
-    stack.callback(rank.wait, 60)
-    stack.callback(rank.kill)
-    return rank
 
 
 def of(rank: int) -> RankIdentity:
@@ -43,26 +24,29 @@ def of(rank: int) -> RankIdentity:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_ranks_that_run_are_told_from_those_that_ended_or_stand_still_and_from_other_jobs(
-    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    started(stack, RANK="0")
-    stopped, ended = started(stack, RANK="1"), started(stack, RANK="2")
-    started(stack, RANK="3", MASTER_PORT="29998")
-    started(stack)
+    variables = ({"RANK": "0"}, {"RANK": "1"}, {"RANK": "2"}, {"RANK": "3", "MASTER_PORT": "29998"}, {})
+    children = [subprocess.Popen(["sleep", "60"], env=JOB | own) for own in variables]
     monkeypatch.setattr(os, "getppid", os.getpid)  # of a rank that this process would have started as well
-    ended.kill()
-    ended.wait(60)
-    stopped.send_signal(signal.SIGSTOP)
-    while psutil.Process(stopped.pid).status() != psutil.STATUS_STOPPED:
-        pass
-    assert running_siblings(of(3)) == {0}
-    stopped.send_signal(signal.SIGCONT)
-    while psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED:
-        pass
-    assert running_siblings(of(3)) == {0, 1}
+    _, stopped, gone, *_ = children
+    try:
+        gone.kill()
+        gone.wait(60)
+        stopped.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
+        assert running_siblings(of(3)) == {0}
+        assert [(runs(each.pid), lives(each.pid)) for each in (children[0], stopped, gone)] == [
+            (True, True), (False, True), (False, False)
+        ]  # fmt: skip
+        stopped.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, stopped.pid, os.WCONTINUED)
+        assert running_siblings(of(3)) == {0, 1}
+    finally:
+        for child in children:
+            child.kill()
+            child.wait(60)
 
 
 @pytest.mark.parametrize(("rank", "paused_s", "lost"), [(0, 61.0, True), (0, 59.0, False), (1, 61.0, False)])

@@ -1,14 +1,13 @@
 """What a run is judged by where nobody gave it a file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from ncclprobe.commands import pairs
-from ncclprobe.commands.bandwidth import parse
+from ncclprobe.commands import bandwidth, pairs
 from ncclprobe.engine import collect
 from ncclprobe.expect import expected
 from ncclprobe.expect.expected import Expecting
@@ -47,8 +46,9 @@ class Alone:
 
 
 def judged_by(
-    monkeypatch: pytest.MonkeyPatch, capture: str, *argv: str, hosts: tuple[str, ...] = HERE, backend: str = "nccl"
-) -> Expecting:
+    monkeypatch: pytest.MonkeyPatch, capture: str, *argv: str, hosts: tuple[str, ...] = HERE, backend: str = "nccl",
+    parse: Callable[[Sequence[str]], Options] = bandwidth.parse,
+) -> Expecting:  # fmt: skip
     collectors = discover("ncclprobe.facts", Collector)
     snapshot = collect.capture_facts(load(CAPTURES / f"{capture}.jsonl"), collectors)
     monkeypatch.setattr(NodeSnapshot, "snapshot", lambda _: snapshot)
@@ -73,24 +73,19 @@ def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch)
     assert 300 < largest.expectation.threshold < 450
 
 
-def test_nccl_on_a_machine_that_nobody_named_is_judged_by_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = judged_by(monkeypatch, "rtx4090-2", hosts=("node",) * 2)
-    assert found.bands
-    assert "as they are now" in found.note
-
-
-def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = judged_by(monkeypatch, "rtx4090-2")
-    assert not found.bands
-    assert "no expectation" in found.note
+@each_row(("ranks", "bands", "note"), [(2, True, "as they are now"), (8, False, "no expectation")])
+def test_a_machine_that_nobody_named_is_judged_by_its_links_and_more_ranks_than_gpus_are_not(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, bands: bool, note: str
+) -> None:
+    found = judged_by(monkeypatch, "rtx4090-2", hosts=("node",) * ranks)
+    assert (bool(found.bands), note in found.note) == (bands, True)
 
 
 @each_row(("hosts", "GBps", "worst"), [(HERE, (300, 400), "fail"), (("a",) * 4 + ("b",) * 4, (20, 50), "unjudged")])
 def test_pairs_are_expected_by_the_nvlinks_of_a_gpu_or_by_one_nic(
     monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], GBps: tuple[float, float], worst: str
 ) -> None:
-    monkeypatch.setitem(globals(), "parse", pairs.parse)
-    found = judged_by(monkeypatch, "hgx-h100", "-e", "1G", hosts=hosts)
+    found = judged_by(monkeypatch, "hgx-h100", "-e", "1G", hosts=hosts, parse=pairs.parse)
     [band] = found.bands
     assert (band.op, band.low_bytes) == (PAIRS, 1 << 30)
     assert GBps[0] < band.expectation.value < GBps[1]
@@ -98,17 +93,18 @@ def test_pairs_are_expected_by_the_nvlinks_of_a_gpu_or_by_one_nic(
     assert band.expectation.known.startswith("not judged") == (worst == "unjudged")
 
 
-def test_of_pairs_over_gloo_nothing_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "parse", pairs.parse)
-    assert judged_by(monkeypatch, "hgx-h100", hosts=("a", "b"), backend="gloo") == Expecting()
-
-
-def test_a_file_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judged_by(monkeypatch, "hgx-h100", "--expect", "bands.toml") == Expecting()
-
-
-def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judged_by(monkeypatch, "hgx-h100", backend="gloo") == Expecting()
+@each_row(
+    ("parse", "argv", "hosts", "backend"),
+    [
+        (pairs.parse, (), ("a", "b"), "gloo"),
+        (bandwidth.parse, (), HERE, "gloo"),  # on one node
+        (bandwidth.parse, ("--expect", "bands.toml"), HERE, "nccl"),  # a file leaves nothing to expect
+    ],
+)
+def test_of_some_runs_nothing_is_expected(
+    monkeypatch: pytest.MonkeyPatch, parse: Any, argv: tuple[str, ...], hosts: tuple[str, ...], backend: str
+) -> None:
+    assert judged_by(monkeypatch, "hgx-h100", *argv, hosts=hosts, backend=backend, parse=parse) == Expecting()
 
 
 def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +119,7 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
     monkeypatch.setattr(rank_nics, "slowest_link", lambda *_: link)
-    found = module.expecting(run_of(parse(("-e", "4M")), RunConfig("gloo", 2), exchange, None, ("n0", "n1")))
+    found = module.expecting(run_of(bandwidth.parse(("-e", "4M")), RunConfig("gloo", 2), exchange, None, ("n0", "n1")))
     assert found.bands
     assert all(band.low_bytes >= 1 << 20 for band in found.bands)
     assert all(band.expectation.value < 0.125 for band in found.bands)
