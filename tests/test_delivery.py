@@ -15,7 +15,6 @@ from session.records import ROW_OK, bands, recorder
 from ncclprobe.commands import main
 from ncclprobe.host import files
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 from ncclprobe.report.delivery import FORMATS
 from ncclprobe.session.measure.node_snapshot import write_captures
@@ -25,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CAPTURE = ROOT / "tests/captures/build-vm.jsonl"
 LOST = (2, 2, 2)
 """What commands end with whose reports, of 0, 3 and 4, got nowhere."""
-
-
 STDOUT = ("full", "closed", "left")
 
 
@@ -76,17 +73,13 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     made: dict[str, Any] = json.loads(path.read_text())
     for code, status in ((0, "pass"), (3, "unknown"), (4, "fail")):
         (folder / f"{code}.json").write_text(json.dumps({**made, "exit_code": code, "status": status}))
+        assert as_json.read(str(folder / f"{code}.json")).exit_code == code
     return {code: folder / f"{code}.json" for code in (0, 3, 4)}
 
 
 @each_row(("stdout", "shown", "file"), TABLE)
 def test_a_4_that_got_anywhere_stays_4_and_a_report_that_got_nowhere_is_2(
-    stdout: str,
-    shown: str,
-    file: str | None,
-    reports: dict[int, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stdout: str, shown: str, file: str | None, reports: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     junit = tmp_path / "r.xml"
     argv = [*([] if shown == "text" else [f"--{shown}", "-"]), *(["--junit", str(junit)] if file else [])]
@@ -102,15 +95,9 @@ def test_a_4_that_got_anywhere_stays_4_and_a_report_that_got_nowhere_is_2(
 
 
 PRINTS = [
-    ["doctor", str(CAPTURE)],
-    ["doctor", str(CAPTURE), "--json", "-"],
-    ["capture", "-o", "-"],
-    ["checks"],
-    ["checks", "--json", "-"],
-    ["explain", "env.value"],
-    ["completion", "bash"],
-    ["report", "--schema"],
-    ["expect", "--machine", "dgx-h100"],
+    *(["doctor", str(CAPTURE)], ["doctor", str(CAPTURE), "--json", "-"], ["capture", "-o", "-"]),
+    *(["checks"], ["checks", "--json", "-"], ["explain", "env.value"], ["completion", "bash"]),
+    *(["report", "--schema"], ["expect", "--machine", "dgx-h100"]),
 ]
 
 
@@ -135,8 +122,3 @@ def test_captures_that_cannot_be_kept_are_said_and_are_2_but_for_a_4(
         record.lose_files(write_captures(tmp_path, [("h", "{}\n")]))
         assert record.close() == code
         assert f"ncclprobe: {tmp_path}/h.jsonl" in capsys.readouterr().err
-
-
-def test_reports_are_read_as_they_were_written(reports: dict[int, Path]) -> None:
-    assert [as_json.read(str(path)).exit_code for path in reports.values()] == [0, 3, 4]
-    assert isinstance(as_json.read(str(reports[0])), Report)

@@ -23,26 +23,23 @@ def test_the_files_of_a_launcher_are_written_and_named(
     said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     assert said == [str(folder / Path(name).name) for name in FILES[launcher]]
     for name in FILES[launcher]:
-        written = folder / Path(name).name
+        written, about = folder / Path(name).name, summary(launch_text(name))
         assert written.read_bytes() == (PACKAGED / name).read_bytes()
-        runs = bool(written.stat().st_mode & stat.S_IXUSR)
-        assert runs == written.read_bytes().startswith(b"#!")
+        assert bool(written.stat().st_mode & stat.S_IXUSR) == written.read_bytes().startswith(b"#!")
+        assert (len(about) > 30, about.count("(")) == (True, about.count(")"))
 
 
-@each_row("name", [name for names in FILES.values() for name in names])
-def test_what_a_file_is_for_is_a_whole_sentence(name: str) -> None:
-    about = summary(launch_text(name))
-    assert len(about) > 30
-    assert about.count("(") == about.count(")")
-    rest = (
-        " ".join(line.lstrip("# ") for line in launch_text(name).splitlines()[:8] if line[:2] == "# ")
-        .partition(about)[2]
-        .strip()
-    )
-    assert about.endswith(".") or rest[:1].isupper() or not rest[:1].isalpha()
+def test_every_file_of_the_package_is_of_a_launcher() -> None:
+    there = {str(path.relative_to(PACKAGED)) for path in PACKAGED.rglob("*") if path.is_file()}
+    assert there == {name for names in FILES.values() for name in names}
 
 
 CODES = {0: True, 1: True, 2: True, 3: True, 4: False, 127: True, 137: True}
+
+
+def batch(*argv: str, env: dict[str, str], cwd: Path) -> "subprocess.CompletedProcess[str]":
+    command = ["/bin/sh", str(PACKAGED / "slurm_batch"), *argv]
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @each_row("bad", [False, True])
@@ -52,39 +49,25 @@ def test_a_batch_script_stops_the_job_for_a_verdict_alone(code: int, bad: bool, 
     lists.mkdir()
     (lists / "bad").write_text("of an earlier start\n")
     write_bad = f"mkdir -p {lists}; echo n2 > {lists}/bad" if bad else ":"
-    for name, body in {
-        "scontrol": "echo n1",
-        "srun": f'case "$*" in *doctor*) {write_bad}; exit {code};; esac; echo the job is started',
-    }.items():
+    doctor = f'case "$*" in *doctor*) {write_bad}; exit {code};; esac; echo the job is started'
+    for name, body in {"scontrol": "echo n1", "srun": doctor}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}
-    ended = run_script("train", env=env, cwd=tmp_path)
+    ended = batch("train", env=env, cwd=tmp_path)
     starts = CODES[code] and not bad
     assert ended.returncode == (0 if starts else 4)
     assert ("the job is started" in ended.stdout) is starts
     assert ("starting anyway" in ended.stdout) is (starts and code != 0)
 
 
-def run_script(*argv: str, env: dict[str, str], cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["/bin/sh", str(PACKAGED / "slurm_batch"), *argv], env=env, cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
 @each_row(("argv", "env"), [(["train"], {}), ([], {"SLURM_JOB_NODELIST": "n1"})])
 def test_a_batch_script_that_sbatch_did_not_start_says_how(
     argv: list[str], env: dict[str, str], tmp_path: Path
 ) -> None:
-    ended = run_script(*argv, env={"PATH": os.environ["PATH"], **env}, cwd=tmp_path)
-    assert ended.returncode == 2
+    ended = batch(*argv, env={"PATH": os.environ["PATH"], **env}, cwd=tmp_path)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
     assert "sbatch --nodes=N slurm_batch COMMAND" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-
-
-def test_every_file_of_the_package_is_of_a_launcher() -> None:
-    there = {str(path.relative_to(PACKAGED)) for path in PACKAGED.rglob("*") if path.is_file()}
-    assert there == {name for names in FILES.values() for name in names}
 
 
 def test_a_file_that_was_changed_is_not_written_over_and_an_equal_one_is_no_obstacle(

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ncclprobe.host import command
@@ -34,26 +35,23 @@ except TimedOut:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, frozen(Path(folder)) as mount:
         os.environ["FAKE_NVML_WRITE"] = str(mount / "by-nvml")
-        steps = {
-            "command.run of a sleeper": lambda: times_out(lambda: command.run(touch(mount / "a"), PATIENCE_S)),
-            "command.run whose child sleeps and holds its pipes": lambda: times_out(
-                lambda: command.run(["sh", "-c", f"touch {mount}/b & echo started; wait"], PATIENCE_S)
-            ),
-            "command.run whose parent has ended": lambda: times_out(
-                lambda: command.run(["sh", "-c", f"touch {mount}/c & echo started"], PATIENCE_S)
-            ),
-            "command.abandon": lambda: abandons(touch(mount / "d")),
-            "NvmlChild.call": lambda: times_out(lambda: NvmlChild().call("nvmlDeviceGetCount", patience_s=START_S)),
-            "a program that ends after NvmlChild.call": outlives,
+        sleeps = {
+            "a sleeper": ["touch", str(mount / "a")],
+            "whose child sleeps and holds its pipes": ["sh", "-c", f"touch {mount}/b & echo started; wait"],
+            "whose parent has ended": ["sh", "-c", f"touch {mount}/c & echo started"],
         }
+        steps: dict[str, Callable[[], str]] = {
+            f"command.run of {name}": partial(times_out, partial(command.run, argv, PATIENCE_S))
+            for name, argv in sleeps.items()
+        }
+        steps["command.abandon"] = partial(abandons, ["touch", str(mount / "d")])
+        steps["NvmlChild.call"] = lambda: times_out(lambda: NvmlChild().call("nvmlDeviceGetCount", patience_s=START_S))
+        steps["a program that ends after NvmlChild.call"] = outlives
         late = [name for name, step in steps.items() if not in_time(name, step)]
         left = sleepers()
-        print(f"{len(left)} processes still sleep uninterruptibly: {', '.join(left.values())}")
-        sleeping_with_signal = [pid for pid in left if pending_kill(pid)]
-        print(f"{len(sleeping_with_signal)} of them have been sent SIGKILL")
-    time.sleep(3)
-    print(f"{len(sleepers())} are left after the thaw")
-    good = not late and len(sleeping_with_signal) == len(left) == len(steps)
+        killed = [pid for pid in left if pending_kill(pid)]
+        print(f"{len(left)} processes still sleep uninterruptibly, {len(killed)} of them were sent SIGKILL: {left}")
+    good = not late and len(killed) == len(left) == len(steps)
     print("every step came back in time" if good else "NOT as it must be")
     return int(not good)
 
@@ -63,13 +61,8 @@ def frozen(folder: Path) -> Iterator[Path]:
     """A small ext4, mounted and frozen, thawed again afterwards."""
     image, mount = folder / "image", folder / "mount"
     mount.mkdir()
-    for line in (
-        f"truncate -s 16M {image}",
-        f"mkfs.ext4 -q -F {image}",
-        "modprobe loop",
-        f"mount -o loop {image} {mount}",
-        f"fsfreeze --freeze {mount}",
-    ):
+    make = (f"truncate -s 16M {image}", f"mkfs.ext4 -q -F {image}", "modprobe loop", f"mount -o loop {image} {mount}")
+    for line in (*make, f"fsfreeze --freeze {mount}"):
         subprocess.run(line.split(), check=True)
     try:
         yield mount
@@ -77,10 +70,6 @@ def frozen(folder: Path) -> Iterator[Path]:
         subprocess.run(["fsfreeze", "--unfreeze", mount], check=True)
         time.sleep(1)
         subprocess.run(["umount", mount], check=True)
-
-
-def touch(path: Path) -> list[str]:
-    return ["touch", str(path)]
 
 
 def times_out(work: Callable[[], object]) -> str:
