@@ -12,9 +12,7 @@ from typing import Any
 import fake_rails
 import torch
 from fake_pairs import Kept, measured
-from fleets.fabric import Fabric
-from fleets.faults import KINDS, plant
-from fleets.fleet import NOISES, Fleet
+from fleets.fleet import KINDS, NOISES, Fabric, Fleet, plant
 from probes import test_round_robin as ranks
 
 from ncclprobe.checks.rail.fixtures import World, only

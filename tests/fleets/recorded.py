@@ -19,8 +19,8 @@ from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.model.values import Struct
 
 PATH = Path(__file__).with_name("recorded_pairs.csv")
-CHOSEN, HELD_BACK = "cluster01", "cluster00"
-"""The cluster by whose sets the rules were chosen, and the one that they had no part in."""
+HELD_BACK = "cluster00"
+"""The cluster whose sets had no part in choosing the rules."""
 _LEAVES = {
     "cluster00": ({1, 2, 3, 4, 6, 9, 12, 16, 17}, {5, 7, 8, 10, 11, 13, 14, 15}),
     "cluster01": ({2, 3}, {4, 5, 6, 7, 8, 10, 11}, {9}),
@@ -28,9 +28,6 @@ _LEAVES = {
 """The numbers of the nodes that are fast with each other when all GPUs send: read off the sets, not documented."""
 _ONE_CLASS = {"cluster01 sendrecv 1", "cluster01 sendrecv 2", "cluster01 all_to_all 1", "cluster01 all_to_all 2"}
 """Where one or two GPUs send, some pairs are a tenth faster, whatever leaf they are of."""
-_HEALTHY = 0.92
-"""Pairs recorded below this share of what their like get had a fault of their own: no noise for other fleets."""
-
 Pair = tuple[str, str]
 Slowed = Callable[[End, End], float]
 """The share of its bandwidth that a fault leaves a transfer."""
@@ -47,22 +44,6 @@ class RecordedSet(Struct, frozen=True):
     def nodes(self) -> tuple[str, ...]:
         """All nodes, in the order of their names."""
         return tuple(sorted({node for pair in self.rates for node in pair}))
-
-    def near(self, pair: Pair) -> bool:
-        """Whether both nodes hang on one leaf."""
-        return self.leaf[pair[0]] == self.leaf[pair[1]]
-
-    def levels(self) -> dict[bool, float]:
-        """The median pair below one leaf, and of different leaves."""
-        rates: defaultdict[bool, list[float]] = defaultdict(list)
-        for pair, got in self.rates.items():
-            rates[self.near(pair)].append(median(got))
-        return {near: median(those) for near, those in rates.items()}
-
-    def sick(self) -> frozenset[Pair]:
-        """The pairs that were slow as recorded."""
-        levels = self.levels()
-        return frozenset(pair for pair, got in self.rates.items() if median(got) < _HEALTHY * levels[self.near(pair)])
 
 
 @cache

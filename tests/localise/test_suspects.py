@@ -4,9 +4,7 @@ import random
 from collections.abc import Sequence
 from itertools import combinations
 
-from fleets.fabric import Fabric
-from fleets.faults import Fault, plant
-from fleets.fleet import NOISES, Fleet
+from fleets.fleet import NOISES, Fabric, Fault, Fleet, plant
 
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.rounds import Participants, plan_retests
