@@ -70,6 +70,9 @@ _gloo_mismatch = rows_of(
 )
 WITH_STORAGE = fabric(*(port(f"mlx5_{n}") for n in range(8)), port("mlx5_8", link_layer="Ethernet"))
 
+_DENIED = Absent("permission denied", "Denied")
+_UNREAD = port("b", link_layer="Ethernet", gids=_DENIED)
+_SHORT = fabric(roce("mlx5_3", *USUAL), roce("mlx5_4", *USUAL[:2], ("::ffff:10.0.0.2", V2)))
 CASES: Cases = {
     "env.hca/pkey": [
         ("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL),
@@ -83,6 +86,9 @@ CASES: Cases = {
         (setting("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/24,eth0"), PLAIN_HOST, hcas(8)),
     ],
     "env.gid/gid-index": [
+        _gid_index("FAIL job: mlx5_4:1", settings=setting("NCCL_IB_GID_INDEX", "3"), fabric=_SHORT, launch=ALONE),
+        _gid_index("NOTE unknown: b:1", fabric=fabric(roce("a", *USUAL), _UNREAD)),
+        _gid_index("UNKNOWN: b:1", fabric=fabric(_UNREAD)),
         _gid_index("WARN job: NCCL_IB_ADDR_RANGE", settings=setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33")),
         _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "2")),
         _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "9"), launch=ALONE),
@@ -161,6 +167,13 @@ CASES: Cases = {
         (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL, ONE_NODE),
     ],
     "env.hca/hca-down": [
+        (
+            "FAIL link: mlx5_7:1",
+            setting("NCCL_IB_HCA", "=mlx5_0,mlx5_7"),
+            fabric(*hcas(2).ports, downed("mlx5_7")),
+            NO_NCCL,
+        ),
+        ("UNKNOWN: mlx5_0:1", setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0", state=_DENIED)), NO_NCCL),
         (
             "FAIL link: mlx5_1:1",
             setting("NCCL_IB_HCA", "mlx5_1:1"),

@@ -1,5 +1,7 @@
 """What the checks of variables, their values and files must object to, and what they must accept."""
 
+from typing import Any
+
 from ncclprobe.checks.env import UNPRICED
 from ncclprobe.checks.env.choices import FAST, NO_NIC, OVER_SOCKETS, STARTS
 from ncclprobe.checks.env.files import (
@@ -36,6 +38,7 @@ from ncclprobe.checks.env.job import LIST
 from ncclprobe.checks.env.values import ANY, ROCE, THREE, TURNED
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, NamedFiles, Settings, TopologyFile
 from ncclprobe.facts.nvlink import NvLinks
@@ -64,6 +67,28 @@ def bare(count: int) -> NvLinks:
 _topo_file = rows_of(
     settings=setting("NCCL_TOPO_FILE", "/t.xml"), named_files=NamedFiles(Absent("no such file", "Missing")), pci=TREE
 )
+
+
+def torch(version: str = "") -> Software:
+    """Return an installation with this torch, or with one that is not known."""
+    return replace(nccl(2, 30, 7), packages={"torch": version} if version else {})
+
+
+def _started_by(kind: str) -> Launch:
+    return Launch(kind, 0, 16, 0, 8, 2)
+
+
+def _visible(*must: str, seen: str, launch: Any = ALONE, gpus: Any = gpus(8), job: Job = Job()) -> tuple[Any, ...]:  # noqa: B008 - frozen
+    return (*must, Environment({LIST: seen}), launch, gpus, job)
+
+
+_UNKNOWN = Absent("no driver")
+_WRONG_LISTS = ("0,1,1,3", "0,1,9", "0,1,x", "GPU-0000,GPU-9c1d")
+_NO_GPU = ("", " ", "-1", "NoDevFiles", "-1,0")
+_LISTS = ("LL128,Simple;allreduce:LL,Simple", "LL128,Simple;allreduce:LL")
+_STRANGE = ("NCCL_SOCKET_IFNAMES", "NCCL_ENTIRELY_NEW")
+_file = rows_of(settings=PLAIN, named_files=NamedFiles(), launch=TWO_NODES)
+_algo = rows_of(settings=PLAIN, gpus=gpus(8), links=linked(8), launch=TWO_NODES, software=NO_NCCL)
 CASES: Cases = {
     "env.start/start": [
         ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN),
@@ -150,29 +175,25 @@ CASES: Cases = {
         (PLAIN, NamedFiles(), Plugins(), Loader()),
     ],
     "env.visible": [
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,9"}), ALONE, gpus(8), Job()),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,x"}), ALONE, gpus(8), Job()),
-        ("WARN job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "GPU-0000,GPU-9c1d"}), ALONE, gpus(8), Job()),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,2,3"}), ALONE, gpus(8), Job(expect_gpus=8)),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: ""}), ONE_NODE, gpus(8), Job()),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "-1"}), ALONE, Absent("no driver"), Job()),
-        ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
-        (Environment({LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
-        (Environment({LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8), Job()),
-        (Environment({LIST: "MIG-9a0c/3/0"}), ALONE, gpus(8), Job()),
-        (Environment({LIST: "GPU-9c1d"}), ALONE, Absent("no driver"), Job()),
-        (Environment({LIST: "3"}), ALONE, gpus(8), Job(expect_gpus=8)),
-        (Environment({LIST: "0,1"}), ALONE, gpus(8), Job()),
-        (Environment({LIST: "0,1"}), ALONE, Absent("no driver"), Job()),
-        (Environment({LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
+        *(_visible("FAIL job: CUDA_VISIBLE_DEVICES", seen=text) for text in _WRONG_LISTS),
+        _visible("WARN job: CUDA_VISIBLE_DEVICES", seen="0,1,GPU-0002"),
+        _visible("FAIL job: CUDA_VISIBLE_DEVICES", seen="GPU-000", gpus=gpus(2)),  # it begins several UUIDs
+        _visible("FAIL job: CUDA_VISIBLE_DEVICES", seen="0,1,2,3", job=Job(expect_gpus=8)),
+        *(_visible("FAIL job: CUDA_VISIBLE_DEVICES", seen=text, launch=ONE_NODE) for text in ("", "NoDevFiles")),
+        *(_visible("FAIL job: CUDA_VISIBLE_DEVICES", seen=text, launch=_UNKNOWN, gpus=_UNKNOWN) for text in _NO_GPU),
+        _visible(seen="0,1,2,3,4,5,6,7", launch=ONE_NODE),
+        *(_visible(seen=text) for text in ("GPU-0000,GPU-0001", "GPU-0001", "MIG-9a0c/3/0", "0,1")),
+        *(_visible(seen=text, gpus=_UNKNOWN) for text in ("GPU-9c1d", "0,1")),
+        _visible(seen="3", job=Job(expect_gpus=8)),
+        *(_visible(seen=text, launch=_UNKNOWN, job=Job("gloo")) for text in _NO_GPU),
     ],
     "env.identity/hostid": [
         (setting("NCCL_HOSTID", "node0"), TWO_NODES),
         (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
     ],
     "env.torch-timeouts": [
+        ("NOTE job: NCCL_RAS_ENABLE", setting("NCCL_RAS_ENABLE", "0")),
+        (setting("NCCL_RAS_ENABLE", "1"),),
         ("WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10")),
         ("WARN job: NCCL_ASYNC_ERROR_HANDLING", setting("NCCL_ASYNC_ERROR_HANDLING", "0")),
         (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
@@ -206,29 +227,27 @@ CASES: Cases = {
         (Linking(),),
     ],
     "env.debug/debug-file": [
-        (
+        _file("WARN job: NCCL_DEBUG_FILE", settings=having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h")),
+        _file(
             "WARN job: NCCL_DEBUG_FILE",
-            having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"),
-            NamedFiles(),
-            TWO_NODES,
+            settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
+            named_files=NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}),
+            launch=ALONE,
         ),
-        (
-            "WARN job: NCCL_DEBUG_FILE",
-            having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
-            NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}),
-            ALONE,
-        ),
-        (
+        _file(
             "WARN job: TORCH_FR_DUMP_TEMP_FILE",
-            setting("TORCH_FR_DUMP_TEMP_FILE", "/none/dump_"),
-            NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/none", False)}),
-            ALONE,
+            settings=setting("TORCH_FR_DUMP_TEMP_FILE", "/none/dump_"),
+            named_files=NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/none", False)}),
+            launch=ALONE,
         ),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(), TWO_NODES),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(), ALONE),
-        (PLAIN, NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/tmp", True)}), ALONE),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout"), NamedFiles(), TWO_NODES),
-        (PLAIN, NamedFiles(), TWO_NODES),
+        # A killed rank would lose lines in a pipe.
+        _file("NOTE job: NCCL_DEBUG", settings=having(NCCL_DEBUG="INFO"), launch=_started_by("slurm")),
+        _file("NOTE job: NCCL_DEBUG", settings=having(NCCL_DEBUG="WARN"), launch=_started_by("pytorchjob")),
+        _file(settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p")),
+        _file(settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), launch=ALONE),
+        _file(settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout")),
+        _file(named_files=NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/tmp", True)}), launch=ALONE),
+        _file(),
     ],
     "env.debug/debug-storm": [
         ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all")),
@@ -238,12 +257,31 @@ CASES: Cases = {
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^COLL,CALL,P2P"),),
     ],
     "env.name/unknown-var": [
+        *(
+            ("NOTE unknown: " + name, setting(name, "1"), nccl(2, 99, 1)) for name in _STRANGE
+        ),  # a newer one may read them
+        ("WARN job: TORCH_NCCL_TRACE_BUFER_SIZE", setting("TORCH_NCCL_TRACE_BUFER_SIZE", "1"), nccl(2, 99, 1)),
         ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
         ("WARN job: NCCL_TIMEOUT", setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
         ("WARN job: NCCL_ENABLE_FAST_PATH", setting("NCCL_ENABLE_FAST_PATH", "1"), NO_NCCL),
         (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
     ],
     "env.name/retired-var": [
+        ("WARN job: TORCH_NCCL_AVOID_RECORD_STREAMS", setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch("2.15.1")),
+        ("NOTE job: TORCH_NCCL_AVOID_RECORD_STREAMS", setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch()),
+        (
+            "NOTE job: TORCH_NCCL_TRACE_BUFFER_SIZE",
+            setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "200"),
+            torch("2.9.1+cu128"),
+        ),
+        (
+            "NOTE job: TORCH_FR_BUFFER_SIZE",
+            setting("TORCH_FR_BUFFER_SIZE", "200"),
+            torch("2.6.0+cu124"),
+        ),  # it was added in 2.8
+        (setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch("2.13.0")),
+        (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "200"), torch("2.6.0+cu124")),
+        *((setting("TORCH_FR_BUFFER_SIZE", "200"), each) for each in (torch("2.9.1+cu128"), torch())),
         ("WARN job: NCCL_LL_THRESHOLD", setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
         ("WARN job: NCCL_IB_CUDA_SUPPORT", setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
         (setting("NCCL_ASYNC_ERROR_HANDLING", "1"), NO_NCCL),
@@ -258,6 +296,12 @@ CASES: Cases = {
         (setting("NCCL_IB_DISABLE", "false"), nccl(2, 32, 3)),
     ],
     "env.value/number-text": [
+        # A unit leaves a few bytes; other words leave the number.
+        *(("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", text)) for text in ("8M", "16MiB")),
+        ("FAIL job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "512K")),
+        ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "8388608 # 8 MiB")),
+        ("WARN job: NCCL_IB_TIMEOUT", setting("NCCL_IB_TIMEOUT", "22s")),
+        ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "256 threads")),
         ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M")),
         (setting("NCCL_BUFFSIZE", "4194304"),),
     ],
@@ -298,6 +342,9 @@ CASES: Cases = {
         (having(NCCL_SOCKET_NTHREADS="8", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
     ],
     "env.value/unknown-text": [
+        ("FAIL job: TORCH_NCCL_DUMP_ON_TIMEOUT", setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "maybe")),
+        ("FAIL job: GLOO_DEVICE_TRANSPORT", setting("GLOO_DEVICE_TRANSPORT", "UDP")),
+        ("WARN job: TORCH_NCCL_ASYNC_ERROR_HANDLING", setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "9")),
         ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "nvl")),
         ("WARN job: NCCL_SOCKET_FAMILY", setting("NCCL_SOCKET_FAMILY", "IPv4")),
         ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG", "debug")),
@@ -319,42 +366,31 @@ CASES: Cases = {
         ("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail")),
     ],
     "env.forced-algo": [
-        ("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (
-            "WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO",
-            setting("NCCL_ALGO", "Tree"),
-            gpus(8),
-            linked(8),
-            TWO_NODES,
-            NO_NCCL,
-        ),
-        ("FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "allreduce:NVLS"), gpus(8), bare(8), ONE_NODE, NO_NCCL),
-        ("WARN job: NCCL_PROTO", setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (
-            "NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO",
-            setting("NCCL_PROTO", "^LL"),
-            gpus(8),
-            bare(8),
-            TWO_NODES,
-            NO_NCCL,
-        ),
-        (
+        _algo("WARN job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Ring")),
+        _algo("WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Tree")),
+        _algo("FAIL job: NCCL_ALGO", settings=setting("NCCL_ALGO", "allreduce:NVLS"), links=bare(8), launch=ONE_NODE),
+        _algo("WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", "LL128")),
+        _algo("NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", "^LL"), links=bare(8)),
+        _algo(
             "WARN job: NCCL_PROTO; FAIL job: NCCL_ALGO",
-            having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"),
-            gpus(8),
-            linked(8),
-            ONE_NODE,
-            NO_NCCL,
+            settings=having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"),
+            launch=ONE_NODE,
         ),
-        ("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring,Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        ("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "^NVLS,NVLSTree"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
-        (setting("NCCL_ALGO", "allreduce:tree,ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_PROTO", "allreduce:Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_PROTO", "^LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_PROTO", "^LL"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_PROTO", "LL,Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), bare(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_ALGO", ""), gpus(8), linked(8), TWO_NODES, nccl(2, 21, 5)),
+        _algo("WARN job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Ring,Tree")),
+        _algo("WARN job: NCCL_ALGO", settings=setting("NCCL_ALGO", "^NVLS,NVLSTree"), launch=ONE_NODE),
+        # A list of several excludes and does not force.
+        _algo("NOTE job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Ring,Tree"), links=bare(8)),
+        _algo("NOTE job: NCCL_ALGO", settings=setting("NCCL_ALGO", "^PAT")),
+        _algo("NOTE job: NCCL_PROTO", settings=setting("NCCL_PROTO", "^LL128"), links=bare(8)),
+        *(_algo("NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", text)) for text in _LISTS),
+        _algo("WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", "LL")),
+        _algo("FAIL job: NCCL_PROTO", settings=setting("NCCL_PROTO", "Bogus")),
+        _algo("WARN job: NCCL_PROTO; FAIL job: NCCL_PROTO", settings=setting("NCCL_PROTO", "^LL,LL128,Simple")),
+        _algo(settings=setting("NCCL_ALGO", "allreduce:tree,ring")),
+        _algo(settings=setting("NCCL_PROTO", "allreduce:Simple")),
+        _algo(settings=setting("NCCL_PROTO", "^LL")),
+        _algo(settings=setting("NCCL_PROTO", "LL,Simple")),
+        _algo(settings=setting("NCCL_ALGO", ""), software=nccl(2, 21, 5)),
     ],
     "env.danger/danger-knob": [
         ("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152")),
