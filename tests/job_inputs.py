@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ncclprobe.host import pasted
 from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
 from tests.localise import meeting, slow_pairs, standing, standing_cases
-from tests.log import ends, events, healthy, others, reasons, whole
+from tests.log import ends, events, healthy, others, parted, reasons, whole
 from tests.pasted_texts import judged
 
 Rows = Iterator[tuple[str, object]]
@@ -44,6 +44,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
     "logs-others": lambda: whole.outcomes(others.TEXTS),
     "events": events.events,
+    "parted": parted.rows,
     "pasted-forms": _forms_inputs,
     "pasted-nodes": _pastes_inputs,
     "pasted-settings": _settings_inputs,

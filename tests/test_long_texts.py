@@ -23,33 +23,9 @@ from tests.each_row import each_row
 
 LENGTH = 1 << 17
 UNITS = (
-    "a",
-    "a:",
-    ":",
-    "@",
-    "a@",
-    "a:a@",
-    "://",
-    "0",
-    "0:",
-    "-",
-    "a-",
-    "a.",
-    ".",
-    "/",
-    "a/",
-    "=",
-    ",",
-    "a,",
-    " ",
-    "[",
-    "%",
-    "\n",
-    "\t:",
-    "_a",
-    "mpirun ",
-    "srun torchrun ",
-)
+    "a", "a:", ":", "@", "a@", "a:a@", "://", "0", "0:", "-", "a-", "a.", ".", "/", "a/", "=", ",", "a,", " ", "[", "%",
+    "\n", "\t:", "_a", "mpirun ", "srun torchrun ",
+)  # fmt: skip
 READERS: dict[str, Callable[[str], Any]] = {
     "a value": sanitised,
     "a recorded value": lambda text: recorded("NCCL_SOCKET_IFNAME", text),

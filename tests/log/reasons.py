@@ -148,16 +148,10 @@ Aborted (core dumped)
 1 |FROB_ERROR| frob.c:9 open: no suitable provider
 terminate called after throwing an instance of 'f::e'
   what():  frob: init: failed to begin
-%% a launcher after ssh
-Error: failed to run torchrun train.py on h2, exception: Frob.
-h2: Permission denied (publickey,password).
 %% a watchdog's line that was cut within parentheses
 [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77,
 OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800090
 milliseconds.
-%% a watchdog's line that was cut, and another rank goes on
-[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77,
-[Rank 1] is at work
 %% a store that was reached before
 {NINE}
 WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'n4_882_0' has failed to shutdown the \
@@ -173,9 +167,6 @@ failed to send a keep-alive heartbeat to the rendezvous '17234' due to an error 
 torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed
 %% a container's program is missing, four times
 {repeated(range(4), f"FATAL:   'bris<>': executable file not found in $PATH{chr(10)}{EXITED}")}
-%% a server's check failed, above a stack
-E1114 09:30:00.910920 6946 model.cc:621] failed to load 'x' version 1: Assertion failed: a == b
-1       0x7f06d27ff645 /opt/tritonserver/backends/libtriton_trt.so(+0x17645) [0x7f06d27ff645]
 %% argparse says it above a launcher's traceback
 usage: train.py [--a]
 train.py: error: unrecognized arguments: --b7
@@ -286,12 +277,6 @@ n1:7:8 [1] NCCL INFO misc/socket.cc:546 -> 6
 remote=[localhost]:29500): Connection reset by peer
 Exception raised from recvBytes at Utils.hpp:675:
 frame #0: c10::Error::Error(c10::SourceLocation) + 0x98 (0x7faded9785e8 in /x/libc10.so)
-%% a benchmark that measures all the same
-[n1:1188:0] ib_log.c:246 UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory
-# OSU MPI Broadcast Latency Test v5.8
-# Size       Avg Latency(us)
-1     0.23
-2      0.24
 %% a table between two rules
 {RULE}
 loss  failed  aborted  invalid  lr  time
