@@ -119,8 +119,11 @@ def _network_inputs() -> Rows:
             calls = product(("all_reduce", "all_gather", "all_to_all", "sendrecv"), (None, 60.0, 1e4), (False, True))
             found = [network.limit(system, shape, op, node, ring=ring) for op, node, ring in calls]
             name = f"{system.name} {system.network} {system.pcie_GBps:g} {system.gdr}, {nodes} nodes, odd {odd}"
-            told = [f"{e.rule}/{e.value_GBps:.5g}/{e.hard_GBps:.5g}/{e.confidence}" if e else "-" for e in found]
-            yield name, [network.domains(system, shape), " ".join(dict.fromkeys(told))]
+            told = [
+                f"{e.rule.replace(' ', '_')}/{e.value_GBps:.5g}/{e.hard_GBps:.5g}/{e.confidence}" if e else "-"
+                for e in found
+            ]
+            yield name, [network.domains(system, shape), list(dict.fromkeys(told))]
 
 
 def _recognised_inputs() -> Rows:

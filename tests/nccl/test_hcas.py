@@ -153,20 +153,16 @@ def test_active_ports_of_a_known_layer_are_taken_and_of_devices_that_open() -> N
     assert [entry.prefix for entry in select(ELEVEN, "mlx5_3,mlx4_0,mlx5_4:7").unmatched] == ["mlx4_0", "mlx5_4"]
 
 
-@each_row(("version", "limit"), [(None, MAX_HCAS), ((2, 19, 3), 32), ((2, 18, 3), 16)])
-def test_there_is_a_limit(version: tuple[int, int, int] | None, limit: int) -> None:
-    picked = select(fabric(*(port(f"n{i:02}") for i in range(40))), version=version)
-    assert (len(picked.taken), len(picked.beyond)) == (limit, 40 - limit)
-
-
-@each_row(
-    ("version", "ordered", "names"),
-    [((2, 29, 7), True, ["b:1", "a:1"]), ((2, 29, 7), False, ["a:1", "b:1"]), ((2, 28, 9), True, ["a:1", "b:1"])],
-)
-def test_newer_versions_sort_by_pci_address(version: tuple[int, int, int], ordered: bool, names: list[str]) -> None:
+def test_there_is_a_limit_and_newer_versions_sort_by_pci_address() -> None:
+    limits = {None: MAX_HCAS, (2, 19, 3): 32, (2, 18, 3): 16}
+    every = fabric(*(port(f"n{i:02}") for i in range(40)))
+    for version, limit in limits.items():
+        picked = select(every, version=version)
+        assert (len(picked.taken), len(picked.beyond)) == (limit, 40 - limit)
     one, other = fabric(port("a"), port("b")).devices
     both = Fabric((replace(one, pci="0000:90:00.0"), replace(other, pci="0000:10:00.0")))
-    assert [p.name for p in select(both, "", version, ordered).taken] == names
+    for version, ordered, first in (((2, 29, 7), True, "b:1"), ((2, 29, 7), False, "a:1"), ((2, 28, 9), True, "a:1")):
+        assert select(both, "", version, ordered).taken[0].name == first
 
 
 @each_row(
