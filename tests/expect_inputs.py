@@ -1,24 +1,31 @@
 """The functions of expectations whose answers are kept: machines, links, networks, copies, and what is assumed."""
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import groupby, product
 
-from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, RACK
+from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, V100
 from expect.captured import CAPTURES, facts_of
 from expect.nccl_machines import TOPOLOGIES
 from expect.test_recognise import ideal
 
-from ncclprobe.expect import assumed, copies, network, sockets, visible
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.engine.expect_target import machine_of
+from ncclprobe.expect import assumed, bands, copies, evidence, network, sockets, visible
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.recognise import Recognised, recognise, seen, should_be
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.topology_text import system_in
+from ncclprobe.expect.tuner.constants import BEFORE, tuning
 from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.model.errors import NcclprobeError
+from ncclprobe.model.measurement import Expectation, Retest, TimeStats
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from tests import test_choices, test_topology
@@ -126,6 +133,73 @@ def _network_inputs() -> Rows:
             yield name, [network.domains(system, shape), list(dict.fromkeys(told))]
 
 
+_ALL = (H100, A100, B200, MEGA, HIGH, P4DE, ALPS, GB300, RACK, V100, PLAIN, MESH, replace(H100, gdr=False))
+_SETTINGS = (
+    *(
+        {"NCCL_ALGO": text}
+        for text in ("Ring", "Tree", "^NVLS", "allreduce:ring", "broadcast:ring", "nonsense", "NVLS")
+    ),
+    *({"NCCL_PROTO": text} for text in ("LL", "LL128", "Simple", "^Simple", "LL,Simple")),
+    *({f"NCCL_{name}_NCHANNELS": text} for name, text in (("MAX", "1"), ("MAX", "2"), ("MAX", "32"), ("MIN", "32"))),
+    *({"NCCL_MAX_CTAS": "4"}, {"NCCL_MIN_CTAS": "64"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_MNNVL_ENABLE": "0"}),
+    *({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "LOC"}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_SHM_DISABLE": "1"}),
+    *({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}, {"NCCL_NET": "IB"}, {"NCCL_NET_GDR_LEVEL": "LOC"}),
+    *({"NCCL_IB_HCA": text} for text in ("mlx5_0", "=mlx5_0,mlx5_1", "^mlx5_0", "mlx5")),
+    *({"NCCL_NET_GDR_READ": "0"}, {"NCCL_DMABUF_ENABLE": "0"}, {"NCCL_CROSS_NIC": "1"}, {"NCCL_CUMEM_ENABLE": "0"}),
+)
+
+
+def _weighed_inputs() -> Rows:
+    """What each class of path may decide by size and nodes; the constants of each release; and what settings change."""
+    number = Expectation(100.0, 0.0, "GB/s", "model", "why", "source")
+    for system in _ALL:
+        for nodes in (1, 2, 16, 600):
+            shape, told = Shape((system.gpus,) * nodes), list[str]()
+            for op, nbytes, late in product(("all_reduce", "sendrecv"), (*_DECADES, *_EDGES), (False, True)):
+                each = evidence.weighed(number, system, shape, op, nbytes, by_time=late)
+                told.append(f"{each.worst}/{each.threshold:g}/{each.gross or 0:g}/{each.confidence}")
+            calls = ("all_reduce", "all_to_all", "gather")
+            paths = [evidence.path_of(system, shape, op).replace(" ", "_") for op in calls]
+            paths += [evidence.deciding(system, shape, op).replace(" ", "_") for op in calls]
+            yield f"{nodes} {system.name} {system.network} {system.gdr}", (paths, told)
+    yield "enough", [evidence.enough(*each) for each in product(range(1, 7), (9, 10, 11, 14, 15, 16))]
+    yield "decades", [evidence.decade(10**power + less) for power in range(11) for less in (-1, 0)]
+    for version in [(2, 30, 7), *(since for since, _ in BEFORE), (2, 20, 5)]:
+        yield f"before {version}", tuning((*version[:2], version[2] - 1))
+    for settings, system in product(_SETTINGS, (H100, A100, RACK, PLAIN)):
+        kept = pinned(merge(Environment(settings), ()), (2, 30, 7))
+        calls_ = product(("all_reduce", "all_gather", "sendrecv"), (1, 3), (64 << 10, 1 << 33))
+        found = [
+            expectation(op, nbytes, Shape((system.gpus,) * nodes), system, settings=kept)
+            for op, nodes, nbytes in calls_
+        ]
+        yield f"{settings} {system.name}", [f"{e.worst}/{e.value:.5g}/{e.threshold:.5g}" if e else "-" for e in found]
+
+
+_DECADES = tuple(3 * 10**power for power in range(3, 11))
+_EDGES = ((64 << 20) - 1, 64 << 20, (64 << 20) + 1)
+
+
+def _verdict_inputs() -> Rows:
+    """The verdict on rates by what is expected, how wide the interval is, and what a second measurement says."""
+    base = Expectation(100.0, 80.0, "GB/s", "baseline", "why", "source")
+    kinds = {
+        **{basis: replace(base, basis=basis) for basis in ("user", "baseline", "published", "model", "datasheet")},
+        "warns": replace(base, basis="model", worst="warn", gross=33.3),
+        "shown": replace(base, basis="model", worst="unjudged", threshold=0.0),
+        "gross": replace(base, basis="model", worst="unjudged", threshold=0.0, gross=33.3),
+    }
+    again = (None, 40.0, 82.0, 99.0)
+    for (name, expected), half, launch in product(kinds.items(), (None, 0.0, 0.01, 0.1), (False, True)):
+        told = []
+        for rate, second in product((20.0, 33.0, 34.0, 79.9, 80.0, 80.1, 84.0, 89.9, 90.1, 99.0, 130.0), again):
+            ends = None if half is None else (20 * (1 - half), 20 * (1 + half))
+            row = replace(ROW, busbw_GBps=rate, time_us=TimeStats(20.0), interval_us=ends, launch_bound=launch)
+            retest = second and Retest(second, 20.0, (19.9, 20.1), 5)
+            told.append(bands.judge(row, expected, retest=retest or None).status)
+        yield f"{name}, {half}, launch {launch}", [f"{len(list(same))}*{word}" for word, same in groupby(told)]
+
+
 def _recognised_inputs() -> Rows:
     """What each capture shows and is taken for, and types with a part less, a part more, or a part not known."""
 
@@ -174,6 +248,20 @@ _TYPED = (
         "8 x B200, 8 x 400 efa",
     ),
     *("2 x V100 PCIe", "8 x A6000 bridged", "4 x T4, 1 x 25 sockets", "8 x H100 PCIe, 4 x HDR, 4 sockets, skl"),
+    # Refused, or of more spellings.
+    *("8 x V100", "RTX 6000D", "A100-SXM4-80GB", "2 x GB10", "2 x DGX Spark", "DGX Spark x2"),
+    *("GB200 NVL72, 4 trays", "GB200 NVL72, liquid", "H200 NVL4", "L40S over two sockets", "MI300X"),
+    *("1 x dgx-h100", "8 x L40S mesh", "8 x H100 80GB HBM3, mesh", "8 x L40S, 0 x 200G", "0 x L40S", "99 x L40S"),
+    *("8 x GeForce 1", "8 x Radeon", "8 x Intel Max 1550", "8 x L40S, intel", "8 x L40S, behind CX80"),
+    *("8 x AMD Instinct MI300X", "2 x H200 NVL4", "8 x RTX 40", "6 x H200 NVL, NVLink bridges of 4", "8 x H100"),
+    *("8 x L40S, liquid cooled", "8 x L40S, 4 NICs x 200 token-ring", "8 x L40S, NVLink bridges"),
+    *("8 x L40S, 4 NICs x 25 GB/s", "8 x L40S, 4 x 200GB roce", "8 x L40S, 99 NICs per GPU x 400"),
+    *("8 x L40S, 0 sockets", "8 x L40S, 8 x 400, 4 x 200", "8 x L40S, 2 sockets, 4 sockets"),
+    *("8 x L40S, 4 per socket, 1 socket", "8 x L40S, no P2P, P2P", "8 x L40S, 8 x 400, gdr, no GDR"),
+    *("8 x L40S, Turin, Sapphire Rapids", "4 x H100 SXM, mesh, no NVLink", "8x NVIDIA H100 80GB HBM3"),
+    *("8 x V100-SXM2-32GB", "4 x H200 NVL, NVL4", "4 x H200 NVL4", "H200 NVL x4 NVLink bridge of 4"),
+    *("A100-SXM4-80GB x 8", "L40S ×8 over two sockets", "8 x RTX PRO 6000D over two sockets behind 4 CX8"),
+    *("8 x RTX PRO 6000, two switches", "8 x RTX PRO 6000 Blackwell Max-Q, 1 socket"),
 )
 
 
@@ -181,8 +269,8 @@ def _boxes_inputs() -> Rows:
     """What is understood and assumed of boxes as their owners type them, or the refusal; the source as one word."""
     for text in _TYPED:
         try:
-            box = composed(text)
-            yield text, (box, box.source.replace(" ", "_"))
+            box = machine_of(text, None).system
+            yield text, (box, box.source.replace(" ", "_") if isinstance(box, NodeSystem) else box)
         except NcclprobeError as refused:
             yield text, str(refused).replace(" ", "_")
 
@@ -248,6 +336,8 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "copies": _copy_inputs,
     "sockets": _socket_inputs,
     "network": _network_inputs,
+    "weighed": _weighed_inputs,
+    "verdicts": _verdict_inputs,
     "recognised": _recognised_inputs,
     "paths": _path_inputs,
     "choices": test_choices.rows,

@@ -10,6 +10,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import GpuFabric, PeerAccess
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.gpudirect import (
     Level,
     decide,
@@ -172,10 +173,36 @@ def _interface_inputs() -> Rows:
         yield f"{ifname}, {family}, {address}", runs(told)
 
 
+def _list_inputs() -> Rows:
+    """What lists of devices say and take; what pins of algorithms and protocols leave to each collective."""
+    lists = ("", ",,", "eth", "^eth", "=eth", "^=eth", "=^eth", "^^eth", "eth1", "=eth1", "=eth0, eth1", "eth0,^lo",
+             "^docker,lo", "^=lo", "eth0:1", "mlx5_1", "=mlx5_1", "mlx5_0:1", "mlx5_0", "mlx5_0:-1", "mlx5_0::0:1",
+             "^mlx5_0:1", "mlx5_0:1:2:3", "mlx5_0:x", "mlx5_0:1:2:3:4")  # fmt: skip
+    names = ("eth0", "eth1", "eth10", "lo", "lo0", "docker0", "mlx5_0", "mlx5_1", "mlx5_12")
+    for text in lists:
+        selector = parse_selector(text, 32)
+        taken = [f"{name}:{port}" for name, port in product(names, (-1, 1, 2)) if selector.takes(name, port)]
+        yield f"list {text}", (selector, taken)
+    pins = ("", "ring", "tree", "nvls", "^ring", "pat", "rng,tree", "allreduce:tree", "allreduce:pat", "allgather:nvls",
+            "allreduce:nvls,ring", "ring;allreduce:tree", "broadcast:ring;;allreduce:^ring", "^", ":ring")  # fmt: skip
+    protocols = ("", "LL", "LL128", "^LL", "LL256", "^LL,LL128,Simple", "allgather:LL", "allreduce:Simple")
+    for text, release in product(pins, ((2, 23, 4), (2, 24, 3), (2, 30, 7))):
+        pin = parse_pin(text, ALGORITHMS, release)
+        kept = ["/".join([name, *sorted(left)]) for name, left in sorted(pin.kept.items())]
+        left = [
+            stranded(pin, parse_pin(each, PROTOCOLS, release), frozenset(lacks), version=release)
+            for each, lacks in product(protocols, ((), ("NVLS",)))
+        ]
+        told = runs("/".join(each) or "none" for each in left)
+        yield f"algorithms {text}, {release}", (bool(pin.error), pin.ignored, kept, told)
+    yield "LL128", [f"{text}:{forces_ll128(parse_pin(text, PROTOCOLS))}" for text in (*protocols, "^LL128", "Simple")]
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "gpudirect": _direct_inputs,
     "peers": _peer_inputs,
     "ports": _port_inputs,
     "interfaces": _interface_inputs,
+    "lists": _list_inputs,
 }
 """The functions of each file with their input."""

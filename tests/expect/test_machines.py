@@ -104,6 +104,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("match", cloud='"gpc"'), "cloud: invalid enum value 'gpc'"),
         (toml("match", cloud=None), "GPUs do not identify a machine"),
         (toml("match", by_name_only='"so"'), "by_name_only and cloud cannot be used together"),
+        (toml("match", by_name_only='"so"', cpus='["x"]'), "by_name_only and cloud cannot be used together"),
         (toml("match", product='"x"'), "did you mean products?"),
         (toml("links", nic="400"), "write nic_gbps: a number needs its unit"),
         (toml("links", pcie="24"), "write pcie_GBps: a number needs its unit"),

@@ -95,6 +95,7 @@ def test_an_interface_goes_by_its_whole_name_or_label_and_ipv4_comes_first() -> 
         (("10.0.0.5",), Device("eth0", "10.0.0.5")),
         (("192.0.2.1", "10.0.0.5"), Device("eth0", "10.0.0.5")),
         (("127.0.1.1",), Device("lo", "127.0.1.1")),
+        (("10.0.0.77",), Device("lo", "127.0.0.1", fallback=True)),  # in a network that is no loopback
         ((), Device("lo", "127.0.0.1", fallback=True)),
         (("192.0.2.1",), Device("lo", "127.0.0.1", fallback=True)),
     ],

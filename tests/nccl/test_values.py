@@ -127,44 +127,13 @@ def test_the_grammar_of_algorithms_is_nccls_and_what_it_refuses_is_refused(
     assert (pin.kept, pin.error) == (kept, "") if kept is not None else pin.error
 
 
-@each_row(
-    ("algo", "proto", "left"),
-    [
-        ("", "", ()),
-        ("ring", "", ()),
-        ("tree", "", ("Broadcast", "Reduce", "AllGather", "ReduceScatter")),
-        ("allreduce:tree", "", ()),
-        ("allreduce:pat", "", ("AllReduce",)),
-        ("allgather:nvls", "allgather:LL", ("AllGather",)),
-        ("", "LL128", ()),
-        ("allreduce:nvls,ring", "LL", ()),
-    ],
-)
-def test_a_collective_without_any_algorithm_is_told(algo: str, proto: str, left: tuple[str, ...]) -> None:
-    assert stranded(parse_pin(algo, ALGORITHMS), parse_pin(proto, PROTOCOLS)) == left
-
-
-@each_row(
-    ("algo", "proto", "left"),
-    [
-        ("tree", "", ()),  # a ring came back
-        *((algo, "LL256", FUNCTIONS) for algo in ("", "tree")),
-        *((algo, "^LL,LL128,Simple", FUNCTIONS) for algo in ("", "tree")),
-        *((algo, "LL", ()) for algo in ("", "tree")),
-    ],
-)
-def test_before_2_24_unknown_names_were_passed_over_and_only_protocols_left_nothing(
-    algo: str, proto: str, left: tuple[str, ...]
-) -> None:
-    pins = parse_pin(algo, ALGORITHMS, BEFORE_2_24), parse_pin(proto, PROTOCOLS, BEFORE_2_24)
-    assert stranded(*pins, version=BEFORE_2_24) == left
-    old = parse_pin("rng,tree", ALGORITHMS, BEFORE_2_24)
-    assert (old.error, old.ignored, old.kept["AllReduce"]) == ("", ("rng",), frozenset({"Tree"}))
-
-
 def test_what_the_machine_lacks_is_not_left_and_ll128_is_forced_also_by_excluding_others() -> None:
     pin = parse_pin("allreduce:nvls", ALGORITHMS)
     assert (stranded(pin, NONE), stranded(pin, NONE, frozenset({"NVLS"}))) == ((), ("AllReduce",))
+    assert stranded(parse_pin("tree", ALGORITHMS), NONE) == ("Broadcast", "Reduce", "AllGather", "ReduceScatter")
+    old = parse_pin("rng,tree", ALGORITHMS, BEFORE_2_24)  # unknown names were passed over, and a ring came back
+    assert (old.error, old.ignored, old.kept["AllReduce"]) == ("", ("rng",), frozenset({"Tree"}))
+    assert stranded(old, NONE, version=BEFORE_2_24) == ()
     forced = {"LL128": True, "^LL": True, "^LL128": False, "Simple": False, "": False}
     assert {text: forces_ll128(parse_pin(text, PROTOCOLS)) for text in forced} == forced
 
