@@ -28,7 +28,7 @@ from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.measurement import Expectation, Retest, TimeStats
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
-from tests import test_choices, test_topology
+from tests import nccl_inputs, test_choices, test_topology
 
 Rows = Iterator[tuple[str, object]]
 
@@ -344,5 +344,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "boxes": _boxes_inputs,
     "xml": _xml_inputs,
     "assumed": _assumed_inputs,
+    **nccl_inputs.FUNCTIONS,
 }
 """The functions of each file with their input."""
