@@ -11,14 +11,13 @@ from ncclprobe.facts.driver import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, P2pStatus, PeerAccess
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import (
     Direct,
     Level,
-    PeerTransport,
     decide,
     gdr_level,
     kernel_support,
@@ -32,11 +31,9 @@ from ncclprobe.nccl.gpudirect import (
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from tests.each_row import each_row
 
-NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
+NV_MEM_NC = PATHS[1]
 NONE, CUDA = fixtures.PLAIN, (12, 4)
-LOC, NVL, NVB, PIX, PXB, P2C, PHB, SYS = (
-    PathType[name] for name in ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PHB", "SYS")
-)
+LOC, NVL, _, _, PIX, PXB, P2C, _, PHB, SYS = PathType
 SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 UNLINKED = Absent("none")
 OLD, NEW, NEWEST = (2, 21, 5), (2, 27, 3), (2, 30, 7)
@@ -54,34 +51,25 @@ def modules(*paths: str, driver: Flavour = "proprietary", kernel: tuple[int, int
     return replace(GpuDirect(dict.fromkeys(paths, "1.0"), kernel), driver=driver)
 
 
-LOADED = "a peer-memory module is loaded"
 OPEN = modules(driver="open")
 
 
-@each_row(
-    ("direct", "settings", "version", "cuda", "works", "word"),
-    [
-        (modules(NV_MEM), NONE, (2, 4, 2), CUDA, True, LOADED),
-        (modules(NV_MEM_NC), NONE, (2, 22, 3), CUDA, True, LOADED),
-        (modules(NV_MEM_NC), NONE, OLD, CUDA, False, f"NCCL 2.21.5 does not look at {NV_MEM_NC}"),
-        (modules(NVIDIA_PEERMEM), NONE, (2, 22, 3), CUDA, False, f"NCCL 2.22.3 does not look at {NVIDIA_PEERMEM}"),
-        (OPEN, NONE, (2, 13, 4), (11, 7), True, "DMA-BUF"),
-        (OPEN, NONE, (2, 12, 12), CUDA, False, "not known to NCCL 2.12.12"),
-        (OPEN, NONE, None, (11, 6), False, "this one is for 11.6"),
-        (modules(driver="open", kernel=(5, 4)), NONE, None, CUDA, None, "old kernel"),
-        (modules(), NONE, None, CUDA, False, "the proprietary one is loaded"),
-        (replace(modules(), driver=None), NONE, None, CUDA, False, "no driver is loaded"),
-        (replace(modules(), driver=Absent("denied")), NONE, None, CUDA, None, "denied"),
-        (replace(OPEN, kernel=Absent("no uname")), NONE, None, CUDA, None, "no uname"),
-        (OPEN, having(DMABUF_ENABLE="0"), None, CUDA, False, "NCCL_DMABUF_ENABLE=0"),
-        (replace(modules(), peer_memory=Absent("no /sys")), NONE, None, CUDA, None, "no /sys"),
-    ],
-)  # fmt: skip
-def test_the_kernel_has_a_way_by_a_module_or_by_dma_buf(
-    direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int], works: bool | None, word: str
-) -> None:
-    found = kernel_support(direct, settings, version, cuda)
-    assert (found.works, word in found.why) == (works, True), found.why
+def test_the_kernel_has_a_way_by_a_module_or_by_dma_buf() -> None:
+    blind = replace(modules(), peer_memory=Absent("no /sys"))
+    rows = (
+        (modules(NV_MEM_NC), (2, 22, 3), True, "a peer-memory module is loaded"),
+        (modules(NV_MEM_NC), OLD, False, f"NCCL 2.21.5 does not look at {NV_MEM_NC}"),
+        (OPEN, (2, 13, 4), True, "DMA-BUF"),
+        (OPEN, (2, 12, 12), False, "not known to NCCL 2.12.12"),
+        (modules(driver="open", kernel=(5, 4)), None, None, "old kernel"),
+        (replace(OPEN, kernel=Absent("no uname")), None, None, "no uname"),
+        (blind, None, None, "no /sys"),
+    )
+    for direct, version, works, word in rows:
+        found = kernel_support(direct, NONE, version, (11, 7))
+        assert (found.works, word in found.why) == (works, True), found.why
+    assert "this one is for 11.6" in kernel_support(OPEN, NONE, None, (11, 6)).why
+    assert "NCCL_DMABUF_ENABLE=0" in kernel_support(OPEN, having(DMABUF_ENABLE="0"), None, CUDA).why
 
 
 def test_products_and_processors_are_known_by_their_names() -> None:
@@ -106,50 +94,27 @@ def test_a_level_is_named_as_it_was_set_and_disabling_beats_it() -> None:
     found = user_level(having(NET_GDR_LEVEL="2"), "NCCL_NET_GDR_LEVEL", None)
     assert (str(found), found and found.path) == ("NCCL_NET_GDR_LEVEL=2", PXB)
     assert user_level(having(NET_GDR_LEVEL="P2C"), "NCCL_NET_GDR_LEVEL", OLD) is None
-    assert {version: gdr_level(NONE, version).path for version in ((2, 28, 9), (2, 29, 2))} == {
-        (2, 28, 9): PXB,
-        (2, 29, 2): P2C,
-    }
-    levels = {("amd", 2, None): SYS, ("amd", 3, None): PXB, ("amd", 8, (2, 22, 3)): SYS, ("arm", 8, (2, 22, 3)): PXB}
-    made = {(who, gpus, version): p2p_level(NONE, version, who, gpus) for who, gpus, version in levels}  # type: ignore[arg-type]
-    assert made == {key: Level(path) for key, path in levels.items()}
+    assert [gdr_level(NONE, version).path for version in ((2, 28, 9), (2, 29, 2))] == [PXB, P2C]
+    assert [p2p_level(NONE, None, "amd", gpus).path for gpus in (2, 3)] == [SYS, PXB]
     both = having(P2P_LEVEL="SYS", P2P_DISABLE="1")
     assert p2p_level(both, None, "amd", 2) == Level(LOC, "NCCL_P2P_DISABLE=1")
 
 
-def peers(read: P2pStatus | Absent, write: P2pStatus | Absent | None = None) -> PeerAccess:
-    return PeerAccess({(0, 1): read}, {(0, 1): read if write is None else write})
+def test_near_gpus_whose_peers_nvml_allows_go_directly_and_what_it_does_not_say_is_not_guessed() -> None:
+    def found(path: PathType | None, *said: Any, **settings: str) -> tuple[object, ...]:
+        two = Topology(gpus={"GPU0": "a", "GPU1": "b"}, paths={("GPU0", "GPU1"): path})
+        access = PeerAccess({(0, 1): said[0]}, {(0, 1): said[-1]}) if said else Absent("no NVML")
+        (each,) = peer_transports(two, access, having(**settings), Level(PXB))
+        return each.transport, each.broken, each.why
 
-
-def found_transport(path: PathType | None, access: PeerAccess | Absent, **settings: str) -> PeerTransport:
-    two = Topology(gpus={"GPU0": "a", "GPU1": "b"}, paths={("GPU0", "GPU1"): path})
-    (found,) = peer_transports(two, access, having(**settings), Level(PXB))
-    return found
-
-
-@each_row(
-    ("path", "access", "settings", "transport", "broken"),
-    [
-        (PXB, peers("OK"), {}, "P2P", False),
-        (PHB, peers("OK"), {}, "SHM", False),
-        (SYS, peers("OK"), {"SHM_DISABLE": "1"}, "NET", False),
-        (NVL, peers("TNS"), {}, "SHM", True),
-        (NVL, peers("TNS"), {"IGNORE_DISABLED_P2P": "1"}, "SHM", False),
-        (NVL, peers("TNS"), {"IGNORE_DISABLED_P2P": "2"}, "P2P", False),
-        (PIX, peers("OK", "CNS"), {}, "SHM", False),  # reading and writing must both be allowed
-        (NVB, peers("TNS"), {}, "P2P", False),
-        # What NVML does not say is not guessed, but the level decides first.
-        (NVL, Absent("no NVML"), {}, None, False),
-        (SYS, PeerAccess(), {}, "SHM", False),
-        (None, peers("OK"), {}, None, False),
-    ],
-)  # fmt: skip
-def test_near_gpus_whose_peers_nvml_allows_go_directly(
-    path: PathType | None, access: PeerAccess, settings: dict[str, str], transport: str | None, broken: bool
-) -> None:
-    found = found_transport(path, access, **settings)
-    assert (found.transport, found.broken) == (transport, broken)
-    assert path is not SYS or "SHM_DISABLE" in settings or found.why == "SYS, the default level is PXB"
+    assert found(PXB, "OK")[:2] == ("P2P", False)
+    assert found(SYS, "OK") == ("SHM", False, "SYS, the default level is PXB")
+    assert found(SYS, "OK", SHM_DISABLE="1")[0] == "NET"
+    assert found(NVL, "TNS")[:2] == ("SHM", True)
+    assert found(NVL, "TNS", IGNORE_DISABLED_P2P="1")[:2] == ("SHM", False)
+    assert found(NVL, "TNS", IGNORE_DISABLED_P2P="2")[0] == "P2P"
+    assert found(PIX, "OK", "CNS")[0] == "SHM"  # reading and writing must both be allowed
+    assert (found(NVL)[0], found(SYS)[0], found(None, "OK")[0]) == (None, "SHM", None)
 
 
 LINKED, BRIDGED = (NvLink(0, "active", remote="switch"),), (NvLink(0, "active", remote="gpu"),)
@@ -167,12 +132,7 @@ def hgx(count: int = 8, cuda: tuple[int, int] = CUDA, **changes: Any) -> Gpus:
         (hgx(), LINKED, (2, 17, 1), True, "NVSwitches"),
         (hgx(), LINKED, (2, 16, 5), False, "2.17"),
         (hgx(2), LINKED, (2, 28, 9), False, "it takes 3"),
-        (hgx(1), LINKED, None, False, "1 GPU:"),
-        (hgx(cuda=(12, 0)), LINKED, None, False, "12.1"),
         (hgx(compute=(8, 0)), LINKED, None, False, "compute capability 8.0"),
-        (hgx(compute=Absent("not told")), LINKED, None, None, "does not report"),
-        (hgx(mig=True), LINKED, None, False, "MIG"),
-        (hgx(2), BRIDGED, None, False, "no NVSwitch"),
         (hgx(fabric=GpuFabric("in-progress")), LINKED, None, False, "in-progress"),
         (hgx(fabric=GpuFabric("completed", status=999)), LINKED, None, False, "999"),
     ],
@@ -218,46 +178,33 @@ def test_a_nic_below_the_gpus_switch_is_near_enough_or_one_that_another_gpu_reac
     assert why in ("", found.why)
 
 
-@each_row(
-    ("version", "settings", "receives"),
-    [
-        ((2, 26, 2), {}, False),
-        ((2, 26, 2), {"NET_GDR_C2C": "1"}, True),
-        (NEW, {}, True),
-        (NEW, {"NET_GDR_C2C": "0"}, False),
-        (NEWEST, {}, True),
-        (NEWEST, {"NET_GDR_LEVEL": "PXB"}, False),
-    ],
-)
-def test_a_grace_reaches_the_nics_of_its_cpu(version: Version, settings: dict[str, str], receives: bool) -> None:
+def test_a_grace_reaches_the_nics_of_its_cpu_from_2_27_on() -> None:
     gpu = replace(fixtures.gpus(1).all[0], name="NVIDIA GH200 480GB")
     gpus, pci = Gpus((gpu,), "550.127.08", CUDA), fixtures.pci(1, far=(0,))
     topology = machine_topology(pci, gpus, UNLINKED, fixtures.fabric(count=1))
     assert topology.paths["GPU0", "mlx5_0"] is P2C
-    (direct,) = decide(topology, {"GPU0": gpu}, ["mlx5_0"], having(**settings), version)
-    assert direct.receives is receives
+    for version, settings, receives in (
+        ((2, 26, 2), {}, False),
+        ((2, 26, 2), {"NET_GDR_C2C": "1"}, True),
+        (NEW, {}, True),
+        (NEWEST, {"NET_GDR_LEVEL": "PXB"}, False),
+    ):
+        (direct,) = decide(topology, {"GPU0": gpu}, ["mlx5_0"], having(**settings), version)
+        assert direct.receives is receives, version
 
 
-@each_row(
-    ("compute", "version", "value", "links", "sends"),
-    [
-        ((7, 0), NEWEST, None, False, False),
-        ((7, 0), NEWEST, None, True, True),
-        ((7, 0), NEWEST, "1", False, True),
-        ((8, 0), NEWEST, None, False, True),
-        ((8, 0), (2, 18, 6), None, False, False),
-        ((8, 0), NEWEST, "0", True, False),
-        (None, NEWEST, None, False, None),
-    ],
-)
-def test_what_a_gpu_sends_is_staged_before_ampere_without_nvlink(
-    compute: tuple[int, int] | None, version: Version, value: str | None, links: bool, sends: bool | None
-) -> None:
-    topology, gpus = four(links=SWITCHED if links else UNLINKED)
-    gpus = {name: replace(gpu, compute=compute or Absent("not told")) for name, gpu in gpus.items()}
-    settings = having(NET_GDR_READ=value) if value else NONE
-    direct = one(decide(topology, gpus, topology.nics, settings, version), "GPU0", "mlx5_0")
-    assert (direct.receives, direct.sends) == (True, sends)
+def test_what_a_gpu_sends_is_staged_before_ampere_without_nvlink() -> None:
+    for compute, version, links, sends in (
+        ((7, 0), NEWEST, UNLINKED, False),
+        ((7, 0), NEWEST, SWITCHED, True),
+        ((8, 0), NEWEST, UNLINKED, True),
+        ((8, 0), (2, 18, 6), UNLINKED, False),
+        (Absent("not told"), NEWEST, UNLINKED, None),
+    ):
+        topology, gpus = four(links=links)
+        old = {name: replace(gpu, compute=compute) for name, gpu in gpus.items()}
+        direct = one(decide(topology, old, topology.nics, NONE, version), "GPU0", "mlx5_0")
+        assert (direct.receives, direct.sends) == (True, sends), version
 
 
 def test_a_lone_gpu_sends_whatever_its_age_and_unknown_distances_and_desktop_cards_decide_as_they_must() -> None:
