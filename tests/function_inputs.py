@@ -11,6 +11,7 @@ from typing import Any
 
 import fake_rails
 import torch
+from conftest import answers
 from fake_pairs import Kept, measured
 from fleets.fleet import KINDS, NOISES, Fabric, Fleet, plant
 from probes import test_round_robin as ranks
@@ -36,7 +37,9 @@ from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
+from ncclprobe.session.measure import interference
 from ncclprobe.session.options import Options
+from ncclprobe.session.ranks.identity import Devices, choose_backend
 from tests import captured_facts, expect_inputs, job_inputs, report_inputs, test_starts
 from tests.checks import cases
 from tests.facts import made_up_jobs
@@ -194,16 +197,19 @@ _LINES = {
         "--config site.toml -v", "--no-config -q", "--json /dev/null", "--html /dev/null --no-color", "-q -v",
         "--junit /dev/null --markdown /dev/null --prometheus /dev/null", "--nproc 2", "--nproc 0", "--timeout 0",
         "--timeout 1e9", "--timeout nan", "--fail-on note", "--require-judged", "--op all_reduce,all_reduce",
+        "--op xyzzy", "--dtype fp9", "--redop median", "-b 0", "-b 1T", "-f x", "-n 0", "--tolerance 20", "--mode fast",
+        "--precision two", "--budget 0", "--frobnicate", "--expect /no/such/file", "--phase-timeout 1e300", "--pairs",
+        "--copies", "--groups=tp=2", "--params=7B", "--graph --mode blocking", "--timeout 1e999", "--batches x",
         "--backend mpi", "--json -", "--json - --junit -", "--json /nowhere/x",
     ),
     workload.parse: (
         "", "ddp", "tp,ddp", "all --groups tp=2", "--groups tp=2,dp=4", "--groups tp=0", "--params 500K",
         "--params 1.5M", "--params 2B", "--params 3G", "--params 1T", "--params 1000T", "--params 1000.1T",
         "--params 0", "--params 7", "--params 8", "--layers 1000 --micro-batches 1000", "--layers 1001",
-        "--micro-batches 1001", "--dtype float16 -e 4K",
+        "--micro-batches 1001", "--dtype float16 -e 4K", "--params many", "--params 4 --layers 8", "--redop=max",
     ),
     copies_command.parse: (
-        "", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml", "--nproc x",
+        "", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml", "--nproc x", "-e=1M",
     ),
     pairs.parse: (
         "", "--rounds 3", "--rounds 0", "--rounds x", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-b 16 -e 1M",
@@ -329,6 +335,39 @@ def _nodes(rule: Check, facts: Sequence[Any]) -> list[Snapshot]:
     return [Snapshot(node, each) for node, each in sorted(given.items())]
 
 
+def _backends_inputs() -> Rows:
+    """The GPUs that a process may use, and what its ranks measure with, or why they cannot."""
+    listed = ("2,3", " 2, 3 ", "0,9,1", "GPU-0a,GPU-0b,GPU-0c", "MIG-9a0c,MIG-9a0d", "NoDevFiles", "", "-1", "8", "7")
+    seen = [Devices(nodes, usable, "2.13.0+cpu") for nodes, usable in product((0, 2, 8), (None, 0, 1, 2, 8))]
+    seen += [Devices(8, denied=denied) for denied in (6, 8)]
+    seen += [Devices(nodes, listed=text) for nodes, text in product((0, 1, 8), listed)]
+    seen += [Devices(8, 4, listed="0,1"), Devices(8, denied=6, listed="1,2")]
+    for each in seen:
+        found: dict[str, str] = {}
+        for asked, kind, ranks_here in product((None, "nccl", "gloo"), ("torchrun", "slurm"), (1, 2, 8)):
+            try:
+                backend, note = choose_backend(asked, kind, ranks_here, each)  # type: ignore[arg-type]
+                found[f"{asked} {kind} {ranks_here}"] = f"{backend}{'!' * bool(note)}"
+            except NcclprobeError as refused:
+                found[f"{asked} {kind} {ranks_here}"] = f"REFUSED_{len(str(refused)) // 40} {refused}"
+        yield f"{each.nodes} {each.usable} {each.denied} {each.listed!r}", (each.shown, found)
+
+
+def _settings_inputs() -> Rows:
+    """Which settings falsify what is timed."""
+    values = {
+        "TORCH_DISTRIBUTED_DEBUG": ("detail", "INFO"), "NCCL_DEBUG": ("INFO", "trace", "WARN"),
+        "CUDA_LAUNCH_BLOCKING": ("0", "1"), "TORCH_NCCL_BLOCKING_WAIT": ("1", "no"), "NCCL_BLOCKING_WAIT": ("Yes",),
+        "TORCH_NCCL_NAN_CHECK": ("true", "0"), "TORCH_DIST_NAN_CHECK": ("t",), "TORCH_NCCL_DESYNC_DEBUG": ("", "1"),
+        "NCCL_CHECK_MODE": ("debug_local", "DEFAULT"), "NCCL_CHECK_POINTERS": ("0", "1"),
+    }  # fmt: skip
+    variables = [{name: value} for name, those in values.items() for value in those]
+    both = product(("INFO", "WARN"), ("INIT,ALL", "INIT,NET", "ALL"))
+    variables += [{"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": systems} for level, systems in both]
+    for each, backend in product(variables, ("nccl", "gloo")):
+        yield f"{backend} {each}", interference.falsifying(backend, each, answers({}))
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **expect_inputs.FUNCTIONS,
     "planted": _planted_inputs,
@@ -346,6 +385,8 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "layout": _layout_inputs,
     "applies": _applies_inputs,
     "starts": test_starts.outcomes,
+    "backends": _backends_inputs,
+    "settings": _settings_inputs,
     **job_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,
 }

@@ -100,36 +100,6 @@ def test_a_row_in_which_something_stood_still_says_so_though_its_median_does_not
     assert all(words in note for note, words in zip(told, said, strict=True))
 
 
-@each_row(
-    ("backend", "variables", "names"),
-    [
-        ("gloo", {"TORCH_DISTRIBUTED_DEBUG": "detail"}, ["TORCH_DISTRIBUTED_DEBUG"]),
-        ("nccl", {"TORCH_DISTRIBUTED_DEBUG": "INFO", "NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "0"}, []),
-        ("nccl", {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "trace"}, ["CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG"]),
-        ("nccl", {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ALL"}, ["NCCL_DEBUG_SUBSYS"]),
-        ("nccl", {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}, []),
-        ("nccl", {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}, []),
-        ("gloo", {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "TRACE", "TORCH_NCCL_NAN_CHECK": "1"}, []),
-        ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "1"}, ["TORCH_NCCL_BLOCKING_WAIT"]),
-        ("nccl", {"NCCL_BLOCKING_WAIT": "Yes"}, ["NCCL_BLOCKING_WAIT"]),
-        (
-            "nccl",
-            {"TORCH_NCCL_NAN_CHECK": "true", "TORCH_DIST_NAN_CHECK": "t"},
-            ["TORCH_NCCL_NAN_CHECK", "TORCH_DIST_NAN_CHECK"],
-        ),
-        ("nccl", {"TORCH_NCCL_NAN_CHECK": "0", "TORCH_NCCL_BLOCKING_WAIT": "no", "TORCH_NCCL_DESYNC_DEBUG": ""}, []),
-        ("nccl", {"NCCL_CHECK_MODE": "debug_local"}, ["NCCL_CHECK_MODE"]),
-        ("nccl", {"NCCL_CHECK_MODE": "DEFAULT", "NCCL_CHECK_POINTERS": "0"}, []),
-        ("nccl", {"NCCL_CHECK_POINTERS": "1"}, ["NCCL_CHECK_POINTERS"]),
-        ("nccl", {}, []),
-    ],
-)
-def test_a_setting_that_changes_what_is_timed_is_known_by_its_backend(
-    backend: str, variables: dict[str, str], names: list[str]
-) -> None:
-    assert list(falsifying(backend, variables, answers({}))) == names
-
-
 DEBUG = "# of the site\nNCCL_DEBUG=TRACE\n"
 
 
