@@ -18,21 +18,7 @@ from tests.each_row import each_row
 dist = pytest.importorskip("torch.distributed")
 
 
-@pytest.fixture
-def barrier(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have monitored_barrier fail with a text."""
-
-    def fails(text: str) -> None:
-        def monitored_barrier(timeout: timedelta, wait_all_ranks: bool) -> None:
-            assert wait_all_ranks
-            raise RuntimeError(text)
-
-        monkeypatch.setattr(dist, "monitored_barrier", monitored_barrier)
-
-    return fails
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("text", "ranks"),
     [
         ("[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 3000 ms\nmore", (1,)),  # seen with torch 2.13
@@ -40,18 +26,17 @@ def barrier(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         ("[Rank 1]: Rank 1 timed out waiting for response from rank 0", ()),
     ],
 )
-def test_who_did_not_come_is_read_from_what_torch_says(
-    text: str, ranks: tuple[int, ...], barrier: Callable[[str], None]
+def test_who_did_not_come_is_read_from_what_torch_says_and_nccl_has_no_such_barrier(
+    text: str, ranks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    barrier(text)
+    def monitored_barrier(timeout: timedelta, wait_all_ranks: bool) -> None:
+        assert (timeout, wait_all_ranks) == (timedelta(seconds=1), True)
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(dist, "monitored_barrier", monitored_barrier)
     with pytest.raises(group.MissedBarrier) as missed:
         group.barrier("gloo", 1.0)
-    assert missed.value.ranks == ranks
-    assert "\n" not in str(missed.value)
-
-
-def test_nccl_has_no_such_barrier(barrier: Callable[[str], None]) -> None:
-    barrier("called")
+    assert (missed.value.ranks, str(missed.value)) == (ranks, text.partition("\n")[0])
     group.barrier("nccl", 1.0)
 
 
@@ -84,10 +69,7 @@ STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is {} and not finish
 )
 def test_the_stuck_call_is_the_first_after_the_last_that_ended(entries: list[dict[str, Any]], words: str) -> None:
     assert group.stuck({"entries": entries}) == words
-
-
-def test_a_record_of_another_torch_without_entries_says_nothing() -> None:
-    assert group.stuck({"version": "2.10"}) == ""
+    assert group.stuck({"version": "2.10"}) == "", "a record of another torch"
 
 
 RECORD = {"version": "2.10", "pg_config": {}, "entries": [OVER, entry("nccl:all_reduce", 7)]}
@@ -118,21 +100,25 @@ def test_each_backend_is_asked_for_its_own_record_by_the_names_that_each_torch_h
     assert group.in_flight(backend) == words
 
 
-def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_is_aborted_or_asked_in_no_more_than_a_moment_and_gloo_not_aborted_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert group.in_flight("gloo") == "", "the recorder of this torch can be read"
     aborted, never = [], threading.Event()
 
-    class World:
-        def abort(self) -> None:
-            aborted.append(1)
-            never.wait(20)
-            aborted.append(2)
+    def abort() -> None:
+        aborted.append(1)
+        never.wait(20)
+        aborted.append(2)
 
-    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=World()))
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=SimpleNamespace(abort=abort)))
     monkeypatch.setattr(group, "ABORT_S", 0.05)
+    monkeypatch.setattr(group, "_recorded", lambda backend: str(never.wait(20)))
     group.abort("gloo")
     assert aborted == []
     group.abort("nccl")
     assert aborted == [1]
+    assert group.in_flight("nccl") == ""
     never.set()
 
 
@@ -158,18 +144,6 @@ def test_each_torch_is_asked_to_abort_by_the_name_that_it_has(
     assert (group.aborter() is None) == (way is None)
     group.abort("nccl")
     assert done == [way] * bool(way)
-
-
-def test_a_recorder_that_never_answers_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    never = threading.Event()
-    monkeypatch.setattr(group, "ABORT_S", 0.05)
-    monkeypatch.setattr(group, "_recorded", lambda backend: str(never.wait(20)))
-    assert group.in_flight("nccl") == ""
-    never.set()
-
-
-def test_the_recorder_of_this_torch_can_be_read() -> None:
-    assert group.in_flight("gloo") == ""
 
 
 _FAILED = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\nLast error:\n{}"

@@ -1,5 +1,6 @@
 """The pass in which NCCL speaks: a process and a log file each, ended at a deadline. A script stands in for NCCL."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from ncclprobe.session.measure.collectives import log_pass_s
 from ncclprobe.session.measure.nccl_debug import Task, run_task
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import free_port
+from tests.each_row import each_row
 
 TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
 SPEAKS = """
@@ -42,47 +44,37 @@ time.sleep(77)
 """
 
 
-def play(script: str, deadline_s: float = 20.0) -> tuple[Log | None, str]:
-    return run_task(TASK, (sys.executable, "-c", script), deadline_s)
-
-
-def test_what_nccl_wrote_into_its_file_is_read() -> None:
-    heard, why = play(SPEAKS)
-    assert heard is not None
-    assert (heard.network, heard.devices(), why) == ("Socket", ("eth1",), "")
-    assert msgspec.convert(msgspec.to_builtins(heard), Log) == heard, "what a rank hands to rank 0"
-
-
-def test_a_process_that_fails_says_why_and_leaves_the_transport_unknown() -> None:
-    assert play(REFUSES) == (None, "CUDA error: out of memory")
-
-
-def test_a_process_that_hangs_ends_at_the_deadline_with_all_its_children() -> None:
-    heard, why = play(HANGS, deadline_s=0.5)
-    assert (heard, why) == (None, "it had not ended after 0.5 s")
+@each_row(
+    ("script", "deadline_s", "why"),
+    [
+        (SPEAKS, 20.0, ""),
+        (REFUSES, 20.0, "CUDA error: out of memory"),
+        (HANGS, 0.5, "it had not ended after 0.5 s"),
+    ],
+)
+def test_what_nccl_wrote_into_its_file_is_read_and_a_process_that_fails_or_hangs_says_why(
+    script: str, deadline_s: float, why: str
+) -> None:
+    heard, said = run_task(TASK, (sys.executable, "-c", script), deadline_s)
+    assert (said, heard is None) == (why, bool(why))
+    if heard:
+        assert (heard.network, heard.devices()) == ("Socket", ("eth1",))
+        assert msgspec.convert(msgspec.to_builtins(heard), Log) == heard, "what a rank hands to rank 0"
     until = time.monotonic() + 5.0
     while time.monotonic() < until and _sleepers():
         time.sleep(0.05)
-    assert not _sleepers()
+    assert not _sleepers(), "it ends with all its children"
 
 
 def _sleepers() -> list[int]:
-    """Processes of that script that still run: their environment names a log file of ours."""
+    """Processes of that script that still run."""
     found = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             line = process.cmdline()
             if process.status() != psutil.STATUS_ZOMBIE and any("time.sleep(77)" in word for word in line):
                 found.append(process.pid)
-        except psutil.Error:
-            continue
     return found
-
-
-def test_a_measured_rank_itself_is_never_made_to_speak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    assert nccl_debug.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
-    assert "NCCL_DEBUG" not in os.environ
 
 
 class Nobody:
@@ -99,15 +91,19 @@ PLAN = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="
 IDENTITY = RankIdentity("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
 
 
-def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
-    found = nccl_debug.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
+@each_row(
+    ("script", "devices", "says"), [(SPEAKS, [("eth1",)], ""), (REFUSES, [], "rank 0: CUDA error: out of memory")]
+)
+def test_rank_zero_hears_all_ranks_says_which_left_nothing_and_is_itself_never_made_to_speak(
+    script: str, devices: list[tuple[str, ...]], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NCCL_DEBUG", raising=False)
+    found = nccl_debug.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", script))  # type: ignore[arg-type]
     assert found is not None
-    (log,), remark = found
-    assert (log.devices(), remark) == (("eth1",), "")
-    nothing = nccl_debug.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
-    assert nothing is not None
-    assert nothing[0] == ()
-    assert "rank 0: CUDA error: out of memory" in nothing[1]
+    assert [log.devices() for log in found[0]] == devices
+    assert says in found[1]
+    assert nccl_debug.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
+    assert "NCCL_DEBUG" not in os.environ
 
 
 @pytest.mark.slow
@@ -144,7 +140,7 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
         nccl_debug.fitting(calls, 1)
 
 
-@pytest.mark.parametrize(("phase_s", "left_s", "pass_s"), [(60.0, 285.0, 30.0), (60.0, 30.0, 10.0), (60.0, 0.0, 0.0)])
+@each_row(("phase_s", "left_s", "pass_s"), [(60.0, 285.0, 30.0), (60.0, 30.0, 10.0), (60.0, 0.0, 0.0)])
 def test_most_of_a_short_run_is_left_for_its_rows(phase_s: float, left_s: float, pass_s: float) -> None:
     assert log_pass_s(phase_s, left_s) == pass_s
 
