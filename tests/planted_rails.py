@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from fleets.captures import capture
@@ -31,7 +32,6 @@ from ncclprobe.model.errors import HostError
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.model.values import Struct
 from ncclprobe.nccl.nic_traffic import Carried, operation_traffic
 from ncclprobe.nccl.selection import choose
 
@@ -39,71 +39,61 @@ CAPTURES = Path(__file__).parent / "captures"
 MOST = 4
 IB, VERBS, PCI = "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/bus/pci/devices"
 NBYTES = 1 << 30
+_COLLECTORS = discover("ncclprobe.facts", Collector, MACHINE)
 
 Answers = dict[Question, str | HostError]
 Plant = Callable[[Answers, str], None]
 
 
-def _port(answers: Answers, device: str, **values: str) -> None:
-    for name, text in values.items():
-        answers["read", f"{IB}/{device}/ports/1/{name}"] = f"{text}\n"
+def port(**values: str) -> Plant:
+    """A port of which the kernel says this."""
+
+    def plant(answers: Answers, device: str) -> None:
+        for name, text in values.items():
+            answers["read", f"{IB}/{device}/ports/1/{name}"] = f"{text}\n"
+
+    return plant
 
 
-def down(answers: Answers, device: str) -> None:
-    """The cable is out."""
-    _port(answers, device, state="1: DOWN", phys_state="2: Polling")
+def slowed(lanes: int, share: float) -> Plant:
+    """A port of which not all lanes have trained, or not at their rate."""
+
+    def plant(answers: Answers, device: str) -> None:
+        said = str(answers["read", f"{IB}/{device}/ports/1/rate"])
+        found = re.fullmatch(r"([\d.]+) Gb/sec \(\d+X ?(\w*)\)\s*", said)
+        assert found, said
+        port(rate=f"{float(found[1]) * share:g} Gb/sec ({lanes}X {found[2]})")(answers, device)
+
+    return plant
 
 
-def disabled(answers: Answers, device: str) -> None:
-    """The port is switched off."""
-    _port(answers, device, state="1: DOWN", phys_state="3: Disabled")
-
-
-def _slowed(answers: Answers, device: str, lanes: int, share: float) -> None:
-    said = str(answers["read", f"{IB}/{device}/ports/1/rate"])
-    found = re.fullmatch(r"([\d.]+) Gb/sec \(\d+X ?(\w*)\)\s*", said)
-    if not found:
-        raise ValueError(f"{device}: rate {said!r}")
-    _port(answers, device, rate=f"{float(found[1]) * share:g} Gb/sec ({lanes}X {found[2]})")
-
-
-def one_lane(answers: Answers, device: str) -> None:
-    """One lane of four has trained."""
-    _slowed(answers, device, 1, 0.25)
-
-
-def half_rate(answers: Answers, device: str) -> None:
-    """Two lanes of four have trained."""
-    _slowed(answers, device, 2, 0.5)
-
-
-def _without(answers: Answers, question: Question, gone: Callable[[str], bool]) -> None:
+def _without(answers: Answers, question: Question, *gone: str) -> None:
     said = answers.get(question)
     if isinstance(said, str):
-        answers[question] = json.dumps([name for name in json.loads(said) if not gone(name)])
+        answers[question] = json.dumps([name for name in json.loads(said) if name not in gone])
 
 
 def no_driver(answers: Answers, device: str) -> None:
     """The card is on the bus, and its driver made no RDMA device of it."""
     listed = json.loads(str(answers["list", VERBS]))
-    own = {name for name in listed if str(answers.get(("read", f"{VERBS}/{name}/ibdev"))).strip() == device}
-    _without(answers, ("list", IB), lambda name: name == device)
-    _without(answers, ("list", VERBS), lambda name: name in own)
+    own = [name for name in listed if str(answers.get(("read", f"{VERBS}/{name}/ibdev"))).strip() == device]
+    _without(answers, ("list", IB), device)
+    _without(answers, ("list", VERBS), *own)
 
 
 def off_the_bus(answers: Answers, device: str) -> None:
     """The card has left the PCI bus, with its interfaces."""
     address = str(answers["link", f"{IB}/{device}/device"]).rpartition("/")[2]
-    links = {name: said for (kind, *rest), said in answers.items() if kind == "link" for name in map(str, rest)}
-    netdevs = {
+    links = {str(question[1]): str(said) for question, said in answers.items() if question[0] == "link"}
+    netdevs = [
         name.rpartition("/")[2]
         for name, said in links.items()
-        if name.startswith("/sys/class/net/") and f"/{address}/" in str(said)
-    }
+        if name.startswith("/sys/class/net/") and f"/{address}/" in said
+    ]
     no_driver(answers, device)
     answers.pop(("run", "nvidia-smi", "topo", "-m"), None)  # a table with a column less, which is not made here
-    _without(answers, ("list", PCI), lambda name: name == address)
-    _without(answers, ("list", "/sys/class/net"), lambda name: name in netdevs)
+    _without(answers, ("list", PCI), address)
+    _without(answers, ("list", "/sys/class/net"), *netdevs)
     for kind in ("net_if_addrs", "net_if_stats"):
         said = json.loads(str(answers["psutil", kind]))
         answers["psutil", kind] = json.dumps({name: each for name, each in said.items() if name not in netdevs})
@@ -112,31 +102,27 @@ def off_the_bus(answers: Answers, device: str) -> None:
 def renamed(answers: Answers, device: str) -> None:
     """The card was not on the bus when the node booted: the driver counts the others, mlx5_0 to the last."""
     off_the_bus(answers, device)
-    stem, _, lost = device.rpartition("_")
-    if stem != "mlx5":
-        return
+    lost = int(device.removeprefix("mlx5_"))
 
     def name(text: str) -> str:
-        return re.sub(r"mlx5_(\d+)", lambda m: f"mlx5_{int(m[1]) - (int(m[1]) > int(lost))}", text)
+        return re.sub(r"mlx5_(\d+)", lambda m: f"mlx5_{int(m[1]) - (int(m[1]) > lost)}", text)
 
-    own = [question for question in answers if re.search(rf"\b{device}\b", " ".join(map(str, question)))]
-    for question in own:
-        del answers[question]
     said = {
         tuple(name(part) if isinstance(part, str) else part for part in question): name(text)
         if isinstance(text, str) and question[0] != "run"
         else text
         for question, text in answers.items()
+        if not re.search(rf"\b{device}\b", " ".join(map(str, question)))
     }
     answers.clear()
     answers.update(said)
 
 
 PLANTS: dict[str, Plant] = {
-    "port DOWN, Polling": down,
-    "port DOWN, Disabled": disabled,
-    "one lane of four": one_lane,
-    "half rate": half_rate,
+    "port DOWN, Polling": port(state="1: DOWN", phys_state="2: Polling"),
+    "port DOWN, Disabled": port(state="1: DOWN", phys_state="3: Disabled"),
+    "one lane of four": slowed(1, 0.25),
+    "half rate": slowed(2, 0.5),
     "no RDMA device": no_driver,
     "off the PCI bus": off_the_bus,
     "off the PCI bus at boot, others renamed": renamed,
@@ -145,68 +131,53 @@ LEFT = {"moved no byte, ACTIVE": 0.0, "moved a tenth, ACTIVE": 0.1}
 """Of its bytes, what the NIC carries in a run."""
 
 
-class Told(Struct, frozen=True):
-    """What is said above a note: severity, check, subject, message, and the nodes that are named."""
+class Told(NamedTuple):
+    """What is said above a note: check, subject, message, and the nodes that are named."""
 
-    severity: str
     check: str
     subject: str
     message: str
     nodes: tuple[str, ...]
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(NamedTuple):
     """One planting. `named`: by findings on the right node that name the device. `told`: the node, not the device.
 
     `others`: findings that name another node, or another NIC.
     """
 
-    named: tuple[Told, ...]
-    told: tuple[Told, ...]
-    others: tuple[Told, ...]
+    named: tuple[Told, ...] = ()
+    told: tuple[Told, ...] = ()
+    others: tuple[Told, ...] = ()
 
 
-class Machines(Struct, frozen=True):
+class Machines(NamedTuple):
     """Machines of one capture: their answers and facts. `rails`: RDMA devices that are the nearest of a GPU."""
 
-    name: str
-    answers: tuple[Answers, ...]
-    snapshots: tuple[Snapshot, ...]
-    rails: tuple[str, ...]
-    traces: Traces
-
-    def sick(self, at: int, plant: Plant, device: str) -> Snapshot:
-        """One of them with the fault."""
-        answers = dict(self.answers[at])
-        plant(answers, device)
-        return capture_facts(Replay(answers, f"n{at}"), _collectors(), self.traces)
+    answers: list[Answers]
+    snapshots: list[Snapshot]
+    rails: list[str]
 
 
 @cache
-def _collectors() -> tuple[Collector, ...]:
-    return discover("ncclprobe.facts", Collector, MACHINE)
-
-
-@cache
-def machines(name: str, count: int = MOST) -> Machines:
-    """`count` machines of the capture `name`."""
+def machines(name: str) -> Machines:
+    """Machines of the capture `name`."""
+    hosts = [parse(capture(CAPTURES / f"{name}.jsonl", n), f"n{n}") for n in range(MOST)]
     traces = Traces()
-    hosts = [parse(capture(CAPTURES / f"{name}.jsonl", n), f"n{n}") for n in range(count)]
-    snapshots = tuple(capture_facts(host, _collectors(), traces) for host in hosts)
+    snapshots = [capture_facts(host, _COLLECTORS, traces) for host in hosts]
     facts = snapshots[0].facts
     pci, gpus, fabric = facts[Pci], facts[Gpus], facts[Fabric]
     near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))
-    rails = tuple(device.name for device in fabric.devices if device.name in near or not near)
-    return Machines(name, tuple(dict(host.answers) for host in hosts), snapshots, rails, traces)
+    rails = [device.name for device in fabric.devices if device.name in near or not near]
+    return Machines([dict(host.answers) for host in hosts], snapshots, rails)
 
 
 def above_a_note(snapshots: Sequence[Snapshot], run: RunLog | None = None) -> set[Told]:
     """All that is said of these machines, and of the run where one is given, but notes."""
     checks = every_check(MEASURED if run else MACHINE)
-    verdicts = judge(snapshots, checks, Job(), run_facts(run) if run else None)
     return {
-        Told(each.severity.value, v.id, each.subject, each.message, (v.node,) if v.node else each.nodes)
-        for v in verdicts
+        Told(v.id, each.subject, each.message, (v.node,) if v.node else each.nodes)
+        for v in judge(snapshots, checks, Job(), run_facts(run) if run else None)
         for each in v.findings
         if each.severity is not Severity.NOTE
     }
@@ -214,7 +185,7 @@ def above_a_note(snapshots: Sequence[Snapshot], run: RunLog | None = None) -> se
 
 def outcome(found: set[Told], healthy: set[Told], node: str, device: str) -> Outcome:
     """What the fault added to what is said of the healthy machines."""
-    new = sorted(found - healthy, key=lambda each: (each.check, each.subject))
+    new = sorted(found - healthy)
     others = [each for each in new if _blames_another(each, node, device)]
     right = [each for each in new if each not in others]
     named = [each for each in right if node in f"{each.nodes} {each.message}" and _says(device, each)]
@@ -235,40 +206,32 @@ def _blames_another(told: Told, node: str, device: str) -> bool:
 def planted(name: str, plant: Plant, device: str, size: int) -> Outcome:
     """The doctor over `size` captures, one of them with the fault."""
     those = machines(name)
-    healthy, at = those.snapshots[:size], (those.rails.index(device) + 1) % size
-    fleet = [*healthy[:at], those.sick(at, plant, device), *healthy[at + 1 :]]
-    return outcome(above_a_note(fleet), _of_healthy(name, size), f"n{at}", device)
+    fleet, at = those.snapshots[:size], (those.rails.index(device) + 1) % size
+    answers, healthy = dict(those.answers[at]), above_a_note(fleet)
+    plant(answers, device)
+    fleet[at] = capture_facts(Replay(answers, f"n{at}"), _COLLECTORS)
+    return outcome(above_a_note(fleet), healthy, f"n{at}", device)
 
 
-@cache
-def _of_healthy(name: str, size: int) -> set[Told]:
-    return above_a_note(machines(name).snapshots[:size])
-
-
-def traffic(name: str, size: int, at: int, device: str, left: float) -> RunLog:
+def traffic(those: Machines, size: int, at: int, device: str, left: float) -> RunLog:
     """The log of a run in which every rail carried the same bytes of an all_reduce, but for `device` of node `at`."""
-    those = machines(name)
     fleet, gpus = those.snapshots[:size], len(those.snapshots[0].facts[Gpus].all)
     hosts = tuple(each.node for each in fleet for _ in range(gpus))
     each = 2 * NBYTES // len(those.rails)
     carried = []
     for number, snapshot in enumerate(fleet):
         expected = frozenset(one.port for one in choose(snapshot).hcas.chosen or ())
-        counts = {
-            port: Count(each, each) if port.partition(":")[0] in those.rails else Count(0, 0) for port in expected
-        }
+        counts = {port: Count(each, each) if port[:-2] in those.rails else Count(0, 0) for port in expected}
         if number == at:
             counts[f"{device}:1"] = Count(round(each * left), round(each * left))
         carried.append(Carried(snapshot.node, {}, counts, expected))
-    row = operation_traffic("all_reduce", NBYTES, carried)
-    log = RunLog()
+    ranks = tuple(range(gpus)) * size
     said = {
         "asked": RunRequest(nic_traffic=True),
-        "participants": Participants(
-            "torchrun", len(hosts), hosts, "nccl", nnodes=size, gpus=tuple(range(gpus)) * size
-        ),
-        "nic_traffic": [row],
+        "participants": Participants("torchrun", len(hosts), hosts, "nccl", nnodes=size, gpus=ranks),
+        "nic_traffic": [operation_traffic("all_reduce", NBYTES, carried)],
     }
+    log = RunLog()
     for key, value in said.items():
         log.add(key, msgspec.to_builtins(value, str_keys=True))
     return log
@@ -277,15 +240,7 @@ def traffic(name: str, size: int, at: int, device: str, left: float) -> RunLog:
 def carried(name: str, left: float, device: str, size: int) -> Outcome:
     """A run of `size` nodes, in which one NIC carried only a part of what the others did."""
     those = machines(name)
-    if not choose(those.snapshots[0]).hcas.chosen:  # a plugin chooses, and the bytes are not known
-        return Outcome((), (), ())
-    at = (those.rails.index(device) + 1) % size
-    fleet = those.snapshots[:size]
-    run = traffic(name, size, at, device, left)
-    return outcome(above_a_note(fleet, run), _of_healthy_run(name, size), f"n{at}", device)
-
-
-@cache
-def _of_healthy_run(name: str, size: int) -> set[Told]:
-    those = machines(name)
-    return above_a_note(those.snapshots[:size], traffic(name, size, 0, those.rails[0], 1.0))
+    fleet, at = those.snapshots[:size], (those.rails.index(device) + 1) % size
+    healthy = above_a_note(fleet, traffic(those, size, 0, those.rails[0], 1.0))
+    found = above_a_note(fleet, traffic(those, size, at, device, left))
+    return outcome(found, healthy, f"n{at}", device)
