@@ -60,13 +60,17 @@ def test_what_is_no_host_is_refused_before_ssh_sees_it(tmp_path: Path) -> None:
     assert len(NO_HOSTS) > 10
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
-        ["--hosts=a", "--hostfile=b"], ["--hosts=a", "--local"], ["--hosts=a", "--nnodes=2", "--node-rank=0"],
-        ["--remote-python=/p"], ["--hosts=a", "--fleet=f"], ["--hosts=a", str(ROOT / "tests/captures/dgx-h100.jsonl")],
+        ["--hosts=a", "--hostfile=b"],
+        ["--hosts=a", "--local"],
+        ["--hosts=a", "--nnodes=2", "--node-rank=0"],
+        ["--remote-python=/p"],
+        ["--hosts=a", "--fleet=f"],
+        ["--hosts=a", str(ROOT / "tests/captures/dgx-h100.jsonl")],
     ],
-)  # fmt: skip
+)
 def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
     with pytest.raises(UsageError):
         doctor(words)
@@ -75,9 +79,8 @@ def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
 @each_row("words", [["--watch=5"], ["--pid=1"]])
 def test_a_watch_and_a_process_are_of_one_host(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attach", "--hosts=a", *words]) == 2
-    assert (
-        f"{words[0].partition('=')[0]} examines one node, so it cannot be used with --hosts" in capsys.readouterr().err
-    )
+    option = words[0].partition("=")[0]
+    assert f"{option} examines one node, so it cannot be used with --hosts" in capsys.readouterr().err
 
 
 def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:
@@ -139,58 +142,67 @@ def test_how_long_a_host_may_take_follows_timeout() -> None:
     assert [("ConnectTimeout=1" in options[1.0]), ("ConnectTimeout=225" in options[450.0])] == [True, True]
 
 
-@pytest.mark.slow
-def test_a_host_that_hangs_is_given_up_after_a_quarter_of_timeout(tmp_path: Path) -> None:
-    program = started(tmp_path, "doctor", "--hosts", "hang1,fit", "--backend", "gloo", "--timeout", "24")
-    out, err = program.communicate(timeout=DEADLINE_S)
-    assert program.returncode == 3, (out, err)
-    assert "no answer within 6 s" in " ".join(out.split())
-
-
 def ssh_here(folder: Path) -> dict[str, str]:
-    """The environment in which `ssh` is the one of the tests."""
+    """Variables with which `ssh` is the one of the tests."""
     program = folder / "ssh"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "tests/fake_ssh.py"}" "$@"\n')
     program.chmod(0o755)
     path = os.pathsep.join((str(folder), os.environ["PATH"]))
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "FAKE_SSH_LOG": str(folder / "log")}
+    return {"PATH": path, "PYTHONPATH": str(ROOT), "FAKE_SSH_LOG": str(folder / "log")}
 
 
-def started(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "ncclprobe", *words],
-        env=ssh_here(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-    )  # fmt: skip
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in ssh_here(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-@pytest.mark.slow
-def test_each_host_that_fails_is_a_finding_in_its_own_words_and_the_others_are_judged(tmp_path: Path) -> None:
-    names = "down1,fit,bare,old,dies,loud"
-    program = started(tmp_path, "doctor", "--hosts", names, "--backend", "gloo", "--json", "r.json", "--keep", "kept")
-    out, err = program.communicate(timeout=2 * DEADLINE_S)
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert program.returncode == report["exit_code"] == 3, (out, err)
-    assert {*report["missing_nodes"]} == {"down1", "bare", "old", "dies", "loud"}
-    assert len(report["nodes"]) == 1
-    told = {
-        each["subject"]: each for check in report["checks"] if check["id"] == "sync.nodes" for each in check["findings"]
-    }
+def test_each_host_that_fails_is_a_finding_in_its_own_words_and_the_others_are_judged(
+    ssh: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--hosts", "down1,fit,bare,old,dies,loud,hang", "--backend", "gloo", "--timeout", "40"]
+    code = main(["doctor", *asked, "--json", "r.json", "--keep", "kept"])
+    report = json.loads(Path("r.json").read_text())
+    out, err = capsys.readouterr()
+    assert code == report["exit_code"] == 3, (out, err)
     words = {
         "down1": "No route to host",
         "bare": "No module named",
-        "old": "it has ncclprobe 0.0.1",
+        "old": "it has ncclprobe 0.0.1, and this is ",
         "dies": "exit code -9",
         "loud": "it printed more than 1 MiB",
+        "hang": "no answer within 10 s, a quarter of --timeout",
     }
-    assert {name: text for name, text in words.items() if text not in told[name]["message"]} == {}
+    assert {*report["missing_nodes"]} == {*words}
+    assert len(report["nodes"]) == 1
+    found = [one for check in report["checks"] if check["id"] == "sync.nodes" for one in check["findings"]]
+    told = {each["subject"]: each["message"] for each in found}
+    assert {name: text for name, text in words.items() if text not in told[name]} == {}
     assert "No route to host" in out
-    assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".jsonl"]
+    assert [path.suffix for path in Path("kept").iterdir()] == [".jsonl"]
     assert report["command"].startswith("ncclprobe doctor --hosts")
+
+
+def test_without_a_host_that_answers_nothing_is_judged_and_too_large_an_order_is_refused(
+    ssh: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--hosts", "down1,down2", "-q", "--json", "r.json"]) == 3
+    report = json.loads(Path("r.json").read_text())
+    assert (report["nodes"], {*report["missing_nodes"]}) == ([], {"down1", "down2"})
+    Path("own.toml").write_text("# a comment\n" * (there.ORDER_BYTES // 10))
+    capsys.readouterr()
+    assert main(["doctor", "--hosts", "fit", "--config", "own.toml"]) == 2
+    assert f"at most {there.ORDER_BYTES} are passed on" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_an_interruption_ends_every_ssh_and_is_130(tmp_path: Path) -> None:
-    program = started(tmp_path, "doctor", "--hosts", "hang1,hang2", "--backend", "gloo")
+    program = subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe", "doctor", "--hosts", "hang1,hang2", "--backend", "gloo"],
+        env=os.environ | ssh_here(tmp_path), stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
     end_s = time.monotonic() + DEADLINE_S
     while not (log := tmp_path / "log").exists() or len(log.read_text().splitlines()) < 2:
         assert time.monotonic() < end_s

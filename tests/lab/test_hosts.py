@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,6 @@ if dist.get_rank():
     time.sleep(1000)
 dist.all_reduce(torch.ones(1))
 """
-_MODULE = b"ncclprobe.s"  # of session.ssh.there, and of start
 SERVER = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {keys}
@@ -131,31 +129,6 @@ def test_of_six_hosts_four_fail_each_in_its_own_way_and_two_are_judged_together(
         assert {name: text for name, text in words.items() if text not in said.get(name, "")} == {}
         assert told(report, "launch.master") == {}
         assert next(each for each in report["checks"] if each["id"] == "launch.unproven")["status"] == "pass"
-
-
-def started_on(host: Host) -> list[int]:
-    """The processes that --hosts has started on a host."""
-    here = Path(f"/proc/{host.pid}/ns/net").readlink()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "ns/net").readlink() == here and _MODULE in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found
-
-
-def test_an_interruption_leaves_nothing_on_the_hosts() -> None:
-    with cluster(2) as found:
-        for host in found.hosts:
-            found.serve(host)
-        asked = ("--nproc", "2", "--backend", "gloo", "--timeout", "100")
-        running = found.start("bandwidth", "--hosts", "n0,n1", *asked)
-        # the one that ssh started, and two ranks
-        until(lambda: all(len(started_on(host)) >= 3 for host in found.hosts), lambda: running.err)
-        running.popen.send_signal(signal.SIGINT)
-        done = running.wait(20.0)
-        assert (done.code, done.err.splitlines()[-1]) == (130, "ncclprobe: interrupted; nothing was judged")
-        until(lambda: not any(map(started_on, found.hosts)), lambda: [*map(started_on, found.hosts)], 10.0)
 
 
 def test_hosts_are_accepted_and_a_job_that_hangs_on_them_is_looked_at() -> None:
