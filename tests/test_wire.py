@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from ncclprobe import wire
 from ncclprobe.wire import Wire, WireError
+from tests.each_row import each_row
 
 TOKEN = b"the token of this run"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -83,7 +84,7 @@ async def trouble(port: int, token: bytes = TOKEN, host: str = "127.0.0.1", **de
     return caught.value
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@each_row("host", ["127.0.0.1", "::1"])
 def test_what_is_said_is_heard_in_order(host: str) -> None:
     async def run() -> None:
         async with served(ours(echo), host) as port:
@@ -96,18 +97,23 @@ def test_what_is_said_is_heard_in_order(host: str) -> None:
     asyncio.run(run())
 
 
-def test_another_token_is_a_stranger_to_both_sides() -> None:
+def test_another_token_is_a_stranger_to_both_sides_and_ones_own_words_are_not_taken_from_the_other() -> None:
     async def run() -> None:
         troubles: list[WireError] = []
         async with served(ours(echo, troubles)) as port:
             assert (await trouble(port, b"another")).kind == "stranger"
             await asyncio.sleep(0.05)
         assert [error.kind for error in troubles] in (["stranger"], ["reset"])
+        async with served(forged(b"{}", 1, speaker=b"caller")) as port:
+            assert (await trouble(port)).kind == "stranger"
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
+GREETING = b"ncclprobe/2 token " + b"0" * 32 + b"\n"
+
+
+@each_row(
     ("handler", "kind", "words"),
     [
         (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "foreign", "HTTP/1.1 400"),
@@ -116,9 +122,9 @@ def test_another_token_is_a_stranger_to_both_sides() -> None:
         (saying(b"\x16\x03\x01\x00\x1b[31m" * 10), "foreign", r"\x16"),
         (saying(b""), "hung-up", "closed the connection without a message"),
         (saying(b"", stay_s=3.0), "silent", "said nothing"),
-        (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n", stay_s=3.0), "silent", "said nothing"),
-        (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\xff" * 100, stay_s=3.0), "too-big", "announced"),
-        (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\0" * 100, stay_s=3.0), "stranger", "token"),
+        (saying(GREETING, stay_s=3.0), "silent", "said nothing"),
+        (saying(GREETING + b"\xff" * 100, stay_s=3.0), "too-big", "announced"),
+        (saying(GREETING + b"\0" * 100, stay_s=3.0), "stranger", "token"),
     ],
 )
 def test_whoever_answers_is_told_apart(handler: Handler, kind: str, words: str) -> None:
@@ -131,72 +137,56 @@ def test_whoever_answers_is_told_apart(handler: Handler, kind: str, words: str) 
     asyncio.run(run())
 
 
-def test_a_port_where_nobody_listens_is_refused() -> None:
-    with socket.socket() as held:
+def test_a_port_where_nobody_listens_one_that_never_answers_and_a_foreign_own_address_are_told_apart() -> None:
+    with contextlib.ExitStack() as stack:
+        held, full, *crowd = [stack.enter_context(socket.socket()) for _ in range(6)]
         held.bind(("127.0.0.1", 0))
         assert asyncio.run(trouble(held.getsockname()[1])).kind == "refused"
-
-
-def test_an_address_that_never_answers_is_filtered_at_the_deadline() -> None:
-    with socket.socket() as full:  # a queue without a place answers nobody
         full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        crowd = [socket.socket() for _ in range(4)]
+        full.listen(0)  # a queue without a place answers nobody
         for each in crowd:
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         assert asyncio.run(trouble(full.getsockname()[1])).kind == "filtered"
-        for each in crowd:
-            each.close()
+        assert asyncio.run(trouble(full.getsockname()[1], source="192.0.2.1")).kind == "address"
 
 
-def test_an_own_address_that_is_not_ours_is_said() -> None:
-    async def run() -> None:
-        async with served(ours(echo)) as port:
-            assert (await trouble(port, source="192.0.2.1")).kind == "address"
-
-    asyncio.run(run())
+STOPPED = """
+import asyncio, time
+from ncclprobe import wire
+async def handle(r, w):
+    await wire.accept(r, w, b"the token of this run", time.monotonic() + 20)
+    await asyncio.sleep(20)
+async def main():
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.sleep(20)
+asyncio.run(main())
+"""
 
 
 @pytest.mark.slow
 def test_a_peer_that_stops_within_a_conversation_is_silent_at_the_deadline() -> None:
-    script = (
-        "import asyncio, sys, time\n"
-        "from ncclprobe import wire\n"
-        "async def handle(r, w):\n"
-        "    await wire.accept(r, w, b'the token of this run', time.monotonic() + 20)\n"
-        "    await asyncio.sleep(20)\n"
-        "async def main():\n"
-        "    server = await asyncio.start_server(handle, '127.0.0.1', 0)\n"
-        "    print(server.sockets[0].getsockname()[1], flush=True)\n"
-        "    await asyncio.sleep(20)\n"
-        "asyncio.run(main())\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout
-
     async def run(port: int) -> None:
         talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-        os.kill(child.pid, signal.SIGSTOP)
+        child.send_signal(signal.SIGSTOP)
 
         async def talk_on() -> None:
             while True:
                 await talk.send({"x": os.urandom(200_000).hex()}, soon(0.5))
 
-        with pytest.raises(WireError) as caught:
-            await talk_on()
-        assert caught.value.kind == "silent"
-        with pytest.raises(WireError) as caught:
-            await talk.receive(soon(0.2))
-        assert caught.value.kind == "silent"
+        for waits in (talk_on(), talk.receive(soon(0.2))):
+            with pytest.raises(WireError) as caught:
+                await waits
+            assert caught.value.kind == "silent"
         talk.close()
 
-    try:
-        asyncio.run(run(int(child.stdout.readline())))
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout
+            asyncio.run(run(int(child.stdout.readline())))
+        finally:
+            child.kill()
 
 
 def forged(message: bytes, number: int, speaker: bytes = b"answerer") -> Handler:
@@ -227,7 +217,7 @@ async def heard_of(handler: Handler, limit: int = 1000) -> dict[str, Any] | str:
             talk.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "number", "heard"),
     [
         (b'{"a": 1}', 1, {"a": 1}),
@@ -242,14 +232,6 @@ async def heard_of(handler: Handler, limit: int = 1000) -> dict[str, Any] | str:
 )
 def test_only_whole_objects_within_their_bounds_are_taken(message: bytes, number: int, heard: Any) -> None:
     assert asyncio.run(heard_of(forged(message, number))) == heard
-
-
-def test_ones_own_words_are_not_taken_from_the_other_side() -> None:
-    async def run() -> str:
-        async with served(forged(b"{}", 1, speaker=b"caller")) as port:
-            return (await trouble(port)).kind
-
-    assert asyncio.run(run()) == "stranger"
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans())

@@ -1,6 +1,8 @@
-"""A node's side of rails, over real connections between two nodes of one process; what runs a test is a stand-in."""
+"""Rails: a node's side over real connections between two nodes of one process, above a stand-in, and plans."""
 
 import asyncio
+import contextlib
+import fnmatch
 from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Address
 from typing import Any
@@ -12,15 +14,19 @@ from ncclprobe.checks.ib.fixtures import NDR, PLAIN
 from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.rails import node as of_node
 from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Start, Visits, brief
+from ncclprobe.cluster.rails.plan import Budget, plan_rails, waves
+from ncclprobe.commands import main, rails
+from ncclprobe.engine.diagnose import every_check
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import RailRow
 from ncclprobe.facts.software import Software
+from ncclprobe.localise.pairs.suspects import round_robin
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Missing
 from ncclprobe.model.rails import RailChannel, RailOutcome, RailPort, RailTest
 from ncclprobe.model.snapshot import Snapshot
-from tests.each_row import some
+from tests.each_row import each_row, some
 
 KEY = bytes(32)
 GIDS = (Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2"),)
@@ -102,6 +108,7 @@ def test_both_ends_of_each_test_meet_over_a_connection_of_their_own() -> None:
     async def scene(one: RailNode, other: RailNode) -> Any:
         leading = [job(other.listeners, number, rail=number, other=number) for number in (0, 1)]
         answering = [job(other.listeners, number, to=0, rail=number, other=number, leads=False) for number in (0, 1)]
+        assert one.ports[0].timeout == 20
         return await asyncio.gather(one.follow(order(*leading)), other.follow(order(*answering)))
 
     for answer in some(play(scene)):
@@ -110,80 +117,50 @@ def test_both_ends_of_each_test_meet_over_a_connection_of_their_own() -> None:
             (0, 0, ("mlx5_0",)),
             (1, 1, ("mlx5_1",)),
         ]
-        assert {row.outcome.asked.queue_pairs for row in seen} == {2}
+        assert {(row.outcome.asked.queue_pairs, row.outcome.asked.timeout) for row in seen} == {(2, 14)}
         assert not any(row.outcome.failures for row in seen)
+        assert {(row.together, row.step, row.patience_s) for row in seen} == {(1, 0, 1.0)}
 
 
-def test_what_nccl_would_wait_for_half_a_minute_is_told_sooner() -> None:
+@each_row(
+    ("changes", "leads", "run", "words"),
+    [
+        ({"to": 0}, False, agree, "the other node did not connect for this test"),
+        ({"to": 7}, True, agree, "127.0.0.1 is another node's"),
+        ({"number": 99}, True, agree, "hung up"),  # none that the other node expects
+        ({}, True, never, "the test did not end by its deadline"),
+    ],
+)
+def test_a_test_whose_ends_do_not_meet_says_why_in_time(
+    changes: dict[str, Any], leads: bool, run: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_node, "_GREETING_S", 0.2)
+
     async def scene(one: RailNode, other: RailNode) -> Any:
-        assert one.ports[0].timeout == 20
-        return (await asyncio.gather(
-            one.follow(order(job(other.listeners))), other.follow(order(job(other.listeners, to=0, leads=False)))
-        ))[0]  # fmt: skip
+        return await one.follow(order(job(other.listeners, **{"leads": leads, **changes}), seconds=1.5))
 
-    (row,) = rows(play(scene))
-    assert row.outcome.asked.timeout == 14
+    (row,) = rows(play(scene, run))
+    ((found, text),) = [(each.kind, each.text) for each in row.outcome.failures]
+    assert (found, words in text) == ("channel", True), text
 
 
-def test_an_end_whose_partner_never_calls_gives_up_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_node, "_GREETING_S", 0.1)
-
+def test_a_node_lists_its_rails_and_leaves_out_what_it_does_not_have_or_expect() -> None:
     async def scene(one: RailNode, other: RailNode) -> Any:
-        return await other.follow(order(job(other.listeners, to=0, leads=False)))
-
-    (row,) = rows(play(scene))
-    assert [(each.kind, each.text) for each in row.outcome.failures] == [
-        ("channel", "the other node did not connect for this test")
-    ]
-
-
-def test_another_nodes_listener_is_no_partner() -> None:
-    async def scene(one: RailNode, other: RailNode) -> Any:
-        return await one.follow(order(job(other.listeners, to=7)))
-
-    (row,) = rows(play(scene))
-    assert "is another node's" in row.outcome.failures[0].text
-
-
-def test_a_test_that_never_ends_costs_no_more_than_its_order() -> None:
-    async def scene(one: RailNode, other: RailNode) -> Any:
-        return await one.follow(order(job(other.listeners), seconds=1.5))
-
-    (row,) = rows(play(scene, never))
-    assert row.outcome.failures[0].text == "the test did not end by its deadline"
-
-
-def test_a_rail_that_this_node_does_not_have_is_left_out() -> None:
-    async def scene(one: RailNode, other: RailNode) -> Any:
-        return await one.follow(order(job(other.listeners, rail=5)))
-
-    assert play(scene)["rows"] == []
-
-
-def test_a_caller_for_a_test_that_none_expects_is_hung_up_on() -> None:
-    async def scene(one: RailNode, other: RailNode) -> Any:
-        await asyncio.wait_for(other.visits.receive(99, None), 5)  # type: ignore[arg-type]
-        await asyncio.wait_for(other.visits.receive("x", None), 5)  # type: ignore[arg-type]
-        return await one.follow(order(job(other.listeners, number=99)))
-
-    (row,) = rows(play(scene))
-    assert row.outcome.failures[0].kind == "channel"
-
-
-def test_a_node_lists_its_rails_with_their_rates() -> None:
-    async def scene(one: RailNode, other: RailNode) -> Any:
+        for number in (99, "x"):  # a caller for a test that none expects is hung up on
+            await asyncio.wait_for(other.visits.receive(number, None), 5)  # type: ignore[arg-type]
+        assert (await one.follow(order(job(other.listeners, rail=2))))["rows"] == []
         return await one.follow(RailsOrder("list", 5.0))
 
     ends = msgspec.convert(play(scene), RailEnds)
     assert [port.device for port in ends.ports] == ["mlx5_0", "mlx5_1"]
-    assert ends.rates_gbps == (400.0, 400.0)
-    assert ends.gpus == (False, False)
+    assert (ends.rates_gbps, ends.gpus, ends.moved_gbps) == ((400.0, 400.0), (False, False), {})
 
 
-def test_an_order_of_too_many_tests_is_none() -> None:
+@each_row(("tests", "fits"), [(bounds.RAIL_PORTS, True), (bounds.RAIL_PORTS + 1, False)])
+def test_an_order_of_too_many_tests_is_none(tests: int, fits: bool) -> None:
     jobs = [{"number": 1, "to": 1, "rail": 0, "other": 0, "leads": True, "queue_pairs": 1, "test": {}}]
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"do": "test", "seconds": 1, "jobs": jobs * (bounds.RAIL_PORTS + 1)}, RailsOrder)
+    with contextlib.nullcontext() if fits else pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"do": "test", "seconds": 1, "jobs": jobs * tests}, RailsOrder)
 
 
 def test_rails_begin_a_step_together_and_do_not_wait_for_one_that_left() -> None:
@@ -220,7 +197,30 @@ def test_visits_that_are_over_are_forgotten() -> None:
 
 
 def test_of_many_times_a_few_quantiles_are_kept() -> None:
-    kept = brief(RailOutcome(asked=RailPort(device="mlx5_0"), half_round_trip_us=tuple(map(float, range(1, 1002)))))
-    assert kept.half_round_trip_us[0] == 1.0
-    assert kept.half_round_trip_us[4] == 501.0
-    assert len(kept.half_round_trip_us) == 9
+    def kept(times: int) -> tuple[float, ...]:
+        us = tuple(map(float, range(times, 0, -1)))
+        return brief(RailOutcome(asked=RailPort(device="mlx5_0"), half_round_trip_us=us)).half_round_trip_us
+
+    assert kept(1001) == (1.0, 126.0, 251.0, 376.0, 501.0, 626.0, 751.0, 876.0, 1001.0)
+    assert kept(9) == tuple(map(float, range(1, 10)))
+    assert kept(3) == (1.0, 2.0, 3.0)
+
+
+@each_row("nodes", [2, 3, 4, 16, 17, 64, 256, 1024])
+def test_a_plan_keeps_to_its_bytes_and_its_pairs_at_once_and_takes_about_a_minute(nodes: int) -> None:
+    """What a plan is as a whole is kept in tests/data/command_values/rails.txt."""
+    budget = Budget()
+    plan = plan_rails(nodes, 8, 400, budget)
+    assert plan.nic_bytes <= budget.nic_bytes
+    assert plan.seconds < (60 if nodes <= 64 else 120)
+    names = {f"n{number}": list(range(8)) for number in range(nodes)}
+    made = list(waves(next(iter(round_robin(names, plan.rounds))), plan))
+    assert len(made) == plan.waves
+    assert all(len({(job.one.node, job.other.node) for job in wave}) <= budget.at_once for wave in made)
+
+
+def test_one_node_without_others_is_refused_and_what_is_judged_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rails"]) == 2
+    assert "this is only one" in capsys.readouterr().err
+    ids = [name for check in every_check() for name in (check.id, check.key)]
+    assert [pattern for pattern in rails._SELECT if not fnmatch.filter(ids, pattern)] == []
