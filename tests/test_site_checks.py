@@ -126,51 +126,62 @@ def test_a_files_checks_have_its_name_before_their_own(tmp_path: Path) -> None:
     assert (found.id, found.origin) == ("site-rack-power.little-memory", str(tmp_path / "rack_power.py"))
     assert list(promises.broken(found)) == []
     assert said(written(tmp_path)).status is Status.FAIL
-
-
-def test_no_prefix_of_ours_can_be_taken(tmp_path: Path) -> None:
-    (found,) = site.load_file(written(tmp_path, name="env"))
+    (found,) = site.load_file(written(tmp_path, name="env"))  # no prefix of ours can be taken
     assert found.id == "site-env.little-memory"
-    assert found.id not in {check.id for check in every_check()}
 
 
-WRONG = {
-    "raises": ("raise KeyError('x'); yield", "the check itself failed: KeyError: 'x'"),
-    "raises what is no Exception": ("raise SystemExit(0); yield", "the check itself failed: SystemExit: 0"),
-    "yields no finding": ("yield 'memory is little'", "it yielded str instead of a finding"),
-    "yields a finding that is none": ("yield fail(3, 'is little')", "Expected `str`, got `int`"),
-    "does not end": ("import time\n    time.sleep(60); yield", "did not finish within 0.2 s"),
-    "finds too much": ("yield from [fail('a', 'b')] * 9", "the check returned more than 5 findings"),
+CONDITION = '''import applies, check
+
+@applies
+def ours(memory: Memory) -> bool:
+    """to our nodes."""
+    raise {raised}
+'''
+
+
+def conditional(raised: str) -> str:
+    """Return a check whose condition raises."""
+    text = CHECK.replace("{body}", OBJECTS).replace("import check\n", CONDITION.format(raised=raised))
+    return text.replace("@check(", "@check(applies=ours, ")
+
+
+BROKEN = {
+    "raises": (CHECK.replace("{body}", "raise KeyError('x'); yield"), "the check itself failed: KeyError: 'x'"),
+    "raises what is no Exception": (
+        CHECK.replace("{body}", "raise SystemExit(0); yield"),
+        "itself failed: SystemExit: 0",
+    ),
+    "yields no finding": (CHECK.replace("{body}", "yield 'memory is little'"), "it yielded str instead of a finding"),
+    "yields a finding that is none": (
+        CHECK.replace("{body}", "yield fail(3, 'is little')"),
+        "Expected `str`, got `int`",
+    ),
+    "does not end": (CHECK.replace("{body}", "import time\n    time.sleep(60); yield"), "did not finish within 0.2 s"),
+    "finds too much": (CHECK.replace("{body}", "yield from [fail('a', 'b')] * 9"), "returned more than 5 findings"),
+    "its condition raises": (conditional("KeyError('x')"), "the check itself failed: KeyError: 'x'"),
+    "its condition leaves": (conditional("SystemExit(3)"), "the check itself failed: SystemExit: 3"),
+    "its file does not parse": ("def", "its import raises SyntaxError"),
+    "its file raises": ("class Own(Exception): pass\nraise Own('no licence')", "its import raises Own: no licence"),
+    "its file leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
+    "its file does not end": ("import time\ntime.sleep(60)", "its import did not finish within 0.2 s"),
+    "its file holds no check": ("x = 1", "it contains no check"),
 }
 
 
-@each_row(("body", "why"), WRONG.values(), ids=WRONG)
-def test_a_check_that_breaks_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, why: str) -> None:
-    monkeypatch.setattr(bounds, "SITE_CHECK_S", 0.2 if "sleep" in body else 30.0)
+@each_row(("text", "why"), BROKEN.values(), ids=BROKEN)
+def test_a_check_that_breaks_is_unknown_and_one_that_cannot_be_loaded_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    monkeypatch.setattr(bounds, "SITE_CHECK_S", 0.2 if "sleep" in text else 30.0)
+    monkeypatch.setattr(bounds, "SITE_LOAD_S", 0.2 if "sleep" in text and "check" not in text else 30.0)
     monkeypatch.setattr(bounds, "SITE_FINDINGS", 5)
-    verdict = said(written(tmp_path, body))
-    assert verdict.status is Status.UNKNOWN
-    assert why in verdict.why
-
-
-@each_row(("raised", "why"), [("KeyError('x')", "KeyError: 'x'"), ("SystemExit(3)", "SystemExit: 3")])
-def test_a_condition_that_breaks_is_unknown(tmp_path: Path, raised: str, why: str) -> None:
     path = written(tmp_path)
-    condition = f"""
-@applies
-def ours(memory: Memory) -> bool:
-    \"\"\"to our nodes.\"\"\"
-    raise {raised}
-"""
-    text = (
-        path.read_text()
-        .replace("import check\n", f"import applies, check\n{condition}")
-        .replace("@check(", "@check(applies=ours, ")
-    )
     path.write_text(text)
     verdict = said(path)
-    assert verdict.status is Status.UNKNOWN
-    assert f"the check itself failed: {why}" in verdict.why
+    loaded = "@check" in text
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, not loaded)
+    assert verdict.id == ("site-bios.little-memory" if loaded else "site-bios.load")
+    assert why in verdict.why
 
 
 def test_two_checks_of_one_id_are_none(folder: Path) -> None:
@@ -180,27 +191,6 @@ def test_two_checks_of_one_id_are_none(folder: Path) -> None:
     assert [*found] == ["site-rack-1.load"]
     (verdict,) = judge([SMALL], [*found.values()], Job())
     assert "two checks are called site-rack-1.little-memory" in verdict.why
-
-
-BROKEN = {
-    "does not parse": ("def", "its import raises SyntaxError"),
-    "raises": ("class Own(Exception): pass\nraise Own('no licence')", "its import raises Own: no licence"),
-    "leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
-    "does not end": ("import time\ntime.sleep(60)", "its import did not finish within 0.2 s"),
-    "holds no check": ("x = 1", "it contains no check"),
-}
-
-
-@each_row(("text", "why"), BROKEN.values(), ids=BROKEN)
-def test_checks_that_cannot_be_loaded_are_unknown_and_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
-) -> None:
-    monkeypatch.setattr(bounds, "SITE_LOAD_S", 0.2 if "sleep" in text else 30.0)
-    path = written(tmp_path)
-    path.write_text(text)
-    verdict = said(path)
-    assert (verdict.id, verdict.status, verdict.required) == ("site-bios.load", Status.UNKNOWN, True)
-    assert why in verdict.why
 
 
 def config(folder: Path, text: str) -> Path:
@@ -288,38 +278,26 @@ def test_trying_a_file_says_which_promise_is_broken(tmp_path: Path, capsys: pyte
     ]
 
 
-def test_the_page_shows_the_example_as_it_is() -> None:
-    page = (EXAMPLE.parents[1] / "site-checks.md").read_text(encoding="utf-8")
-    shown = page.split("```python\n")[1].split("```")[0]
-    assert shown in (EXAMPLE / "acme_ncclprobe" / "checks.py").read_text(encoding="utf-8")
-
-
-def test_what_is_tried_must_be_there(tmp_path: Path) -> None:
+def test_what_is_tried_must_be_there_and_can_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="no installed distribution has an entry point"):
         command.main(["--test", "nothing"])
     with pytest.raises(UsageError, match="no such file"):
         command.main(["--test", str(tmp_path / "none.py")])
-
-
-def test_trying_a_file_that_cannot_be_loaded_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path)
     path.write_text("import no_such_module")
     assert command.main(["--test", str(path)]) == ExitCode.FAIL
     assert "its import raises ModuleNotFoundError: No module named 'no_such_module'" in capsys.readouterr().out
 
 
-def test_a_configured_folders_check_is_explained(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = config(tmp_path, f'checks = "{folder}"\n')
-    assert explain.main(["site-bios.little-memory", "--config", str(chosen)]) == ExitCode.OK
-    assert "example of what it finds:" in capsys.readouterr().out
+WRONG = "its examples raise TypeError; `ncclprobe checks --test` shows the place"
 
 
-def test_a_check_whose_example_is_wrong_is_explained_without_it(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("example", "said"), [("Memory(1, 1)", "example of what it finds:"), ("Memory(1)", WRONG)])
+def test_a_configured_folders_check_is_explained_without_an_example_that_is_wrong(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], example: str, said: str
 ) -> None:
     path = folder / "bios.py"
-    path.write_text(path.read_text().replace("bad=lambda: [(Memory(1, 1),)]", "bad=lambda: [(Memory(1),)]"))
-    assert explain.main(["site-bios.little-memory", "--config", str(config(tmp_path, f'checks = "{folder}"\n'))]) == 0
-    assert "its examples raise TypeError; `ncclprobe checks --test` shows the place" in capsys.readouterr().out
+    path.write_text(path.read_text().replace("bad=lambda: [(Memory(1, 1),)]", f"bad=lambda: [({example},)]"))
+    chosen = config(tmp_path, f'checks = "{folder}"\n')
+    assert explain.main(["site-bios.little-memory", "--config", str(chosen)]) == ExitCode.OK
+    assert said in capsys.readouterr().out
