@@ -445,4 +445,50 @@ bitsandbytes was compiled without GPU support. 8-bit optimizers and GPU quantiza
 srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)
 srun: Step created for StepId=7.0
 """
-TEXTS = (SILENT, STACKS, PASTED, FRAMEWORKS)
+NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found"
+UNHANDLED = "[rank3]: DistBackendError: NCCL error in: x.cpp:1, unhandled system error"
+KILLED = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-22_10:00:00\n  host      : {}\n"
+    "  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 77)\n  error_file: <N/A>\n"
+    "  traceback : Signal 11 (SIGSEGV) received by PID 77\n===="
+)
+LONE = repeated((4, 5), "%- rank<>\nn1:<>:<> [<>] NCCL INFO Bootstrap : Using {}<0>")
+ECHO = (
+    "%- rank0\n{}n0:6:6 [0] p2p.cc:1 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<4> with status="
+    "IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_0"
+)
+PORT_DOWN = (
+    "%- rank4\nn1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n{}n1:7:7 [0] net_ib.cc:1 NCCL WARN NET/IB : "
+    "mlx5_0:1 Got async event : port error"
+)
+FIRST, LATER = "[2026-11-22 10:00:30] ", "[2026-11-22 10:01:30] "
+CAUSES = of(
+    {
+        "a consequence beneath its cause": f"%- rank3\n{NO_INTERFACE}\n{UNHANDLED}",
+        "a consequence": f"%- rank3\n{UNHANDLED}",
+        "a consequence long before": f"%- rank3\n{UNHANDLED}\n{repeated(range(20), '[rank3]: step')}\n{NO_INTERFACE}",
+        "what torch prints below": f"{UNHANDLED}\n[rank3]: Last error:\n[rank3]: Bootstrap : no socket interface found",
+        "two faults": f"%- launcher\n{KILLED.format('n2')}\n%- rank3\n{NO_INTERFACE}",
+        **{
+            f"{end.split()[0]} at {at}": f"%- launcher\n{end}\n{LONE.replace('{}', at)}"
+            for end in (KILLED.format("localhost"), "srun: error: gpu-0-1: task 5: Segmentation fault")
+            for at in ("lo:127.0.0.1", "eth0:172.17.0.2")
+        },
+        **{
+            f"a call that failed, {line[8:40]}": f"n1:7:9 [0] x.cc:1 NCCL WARN {line}\n[rank0]: NCCL failure"
+            for line in (
+                "NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
+                "NET/OFI Couldn't create domain. RC: -12, ERROR: Cannot allocate memory",
+                "NET/OFI Couldn't create a domain. RC: -22, ERROR: Invalid argument",
+                "[/x/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: Connection refused",
+                'Unrecognized element token "Rng" when parsing "Rng"',
+            )
+        },
+        "NCCL's last error, as torch repeats it": "ncclSystemError: System call failed.\nLast error:\n"
+        "nvmlDeviceGetHandleByIndex(3) failed: Unknown Error\nstep 7: Last error: none\nnvml() failed: x",
+        "an echo at a peer": f"{ECHO.format('')}\n{PORT_DOWN.format('')}",
+        "an echo before": f"{ECHO.format(FIRST)}\n{PORT_DOWN.format(LATER)}",
+        "an echo after": f"{ECHO.format(LATER)}\n{PORT_DOWN.format(FIRST)}",
+    }
+)
+TEXTS = (SILENT, STACKS, PASTED, FRAMEWORKS, CAUSES)

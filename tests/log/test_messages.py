@@ -2,22 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from ncclprobe.checks import log as rules
 from ncclprobe.checks.log.known import harmless
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.job_files import judged
 from ncclprobe.logs import messages
-from ncclprobe.logs.causes import causes
 from ncclprobe.logs.job_log import JobLog
 from ncclprobe.logs.messages import MessageRow
 from ncclprobe.logs.ranks import joined
 from ncclprobe.logs.reader import Reader
-from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
 from tests.each_row import each_row, some
-from tests.log.test_examples import explained
 
 ROWS = list(messages.rows())
 CHECKS = [check for check in every_check(LEFT) if check.cause or check.id == "log.unexplained"]
@@ -34,12 +30,6 @@ MOST_WORDS = 10
 def whole(logs: Mapping[str, str]) -> JobLog:
     """Return logs as they are read in earnest: with the signs of all checks, those of the table among them."""
     return joined([READER.read_one(name, [text.encode()]) for name, text in logs.items()])
-
-
-def named(text: str) -> tuple[Cause, ...]:
-    """Return the causes of a log, with those that the table knows."""
-    rules_ = {check.key: check.cause for check in CHECKS if check.cause}
-    return causes(judged(CHECKS, {JobLog: whole({"a.log": text})}, Job()), rules_)
 
 
 def written(row: MessageRow) -> str:
@@ -127,29 +117,6 @@ def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, l
     assert found.row.meaning == meaning
 
 
-@each_row(
-    ("line", "codes"),
-    [
-        (
-            "NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
-            ("memlock",),
-        ),
-        ("NET/OFI Couldn't create domain. RC: -12, ERROR: Cannot allocate memory", ("memlock", "oom")),
-        ("NET/OFI Couldn't create domain. RC: -22, ERROR: Invalid argument", ()),
-        (
-            "[/x/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: Connection refused",
-            ("rank-crashed", "peer-unreachable"),
-        ),
-    ],
-)
-def test_the_error_that_a_failed_call_names_says_what_its_text_does_not(line: str, codes: tuple[str, ...]) -> None:
-    log = whole({"a": f"n1:7:9 [0] x.cc:1 NCCL WARN {line}\n[rank0]: NCCL failure\n"})
-    rules_ = {check.key: check.cause for check in CHECKS if check.cause}
-    (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), rules_)
-    assert found.could_be == (codes if len(codes) > 1 else ())
-    assert found.code == (codes or ("unknown",))[0]
-
-
 def test_every_sign_of_the_table_is_of_one_of_its_messages() -> None:
     (signs,) = [check.cause.signs for check in CHECKS if check.id == "log.known-message" and check.cause]
     assert signs
@@ -177,23 +144,6 @@ def test_holes_are_read_by_their_kinds() -> None:
 
 def test_a_line_as_long_as_any_is_looked_up_in_a_moment() -> None:
     assert messages.message("Call to " * 500 + "from rank " * 500) is None
-
-
-def test_the_line_of_no_known_meaning_says_who_wrote_it_and_what_follows(tmp_path: Path) -> None:
-    (found,) = explained(
-        whole({"a": 'n1:7:9 [0] x.cc:1 NCCL WARN Unrecognized element token "Rng" when parsing "Rng"\n'})
-    )
-    assert (found.code, found.doctor) == ("nccl-setting", "env.forced-algo")
-
-
-def test_what_torch_repeats_of_nccls_last_error_has_the_meaning_of_the_warning() -> None:
-    last = "Last error:\nnvmlDeviceGetHandleByIndex(3) failed: Unknown Error\n"
-    log = whole({"a": f"ncclSystemError: System call failed.\n{last}step 7: Last error: none\nnvml() failed: x\n"})
-    assert [(e.line, e.level, e.text[:4]) for e in log.events] == [
-        (1, "EXCEPTION", "nccl"), (2, "", "Last"), (3, "WARN", "nvml"), (4, "", "step"), (5, "", "nvml"),
-    ]  # fmt: skip
-    (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), {check.key: check.cause for check in CHECKS if check.cause})
-    assert found.could_be == ("cuda-driver-mismatch", "gpu-isolation", "gpu-hw-error")
 
 
 @each_row(("head", "level"), [("[n1:7:0] ib_log.c:246 UCX ERROR mlx5_0: ", ""), ("", "ERROR")])
