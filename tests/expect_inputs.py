@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, product
 
+from expect import test_topology_file
 from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, V100
 from expect.captured import CAPTURES, facts_of
 from expect.nccl_machines import TOPOLOGIES
@@ -279,6 +280,8 @@ def _xml_inputs() -> Rows:
     """The machine in each topology file that NCCL was played with."""
     for each in TOPOLOGIES:
         yield each.name, system_in(each.xml(), each.name, each.product, None, network=each.nodes > 1)
+    for name, given in test_topology_file.XML.items():
+        yield name, test_topology_file.read(*given)
 
 
 def _path_inputs() -> Rows:

@@ -1,5 +1,6 @@
 """Machine types and GPUs as data: what ships is whole and sourced, and what is wrong in a file is refused."""
 
+import json
 import re
 import tracemalloc
 from importlib import resources
@@ -97,7 +98,6 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml(colour='"red"'), "unknown key 'colour'"),
         (toml(name="3"), "name: expected a text, got a whole number"),
         (toml(name='" "'), "name: expected a text that is not empty"),
-        (toml(also="[links]\n"), "not TOML"),
         (toml(name='"a"\nname = "b"'), "not TOML"),
         (toml("match", gpu_names='["NVIDIA H400"]'), "'NVIDIA H400' is not in the table of GPUs"),
         (toml("match", gpu_names="[]"), "gpu_names: expected a list of length >= 1"),
@@ -107,12 +107,10 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("match", by_name_only='"so"', cpus='["x"]'), "by_name_only and cloud cannot be used together"),
         (toml("match", product='"x"'), "did you mean products?"),
         (toml("links", nic="400"), "write nic_gbps: a number needs its unit"),
-        (toml("links", pcie="24"), "write pcie_GBps: a number needs its unit"),
         (toml("links", nic_gbps='"400"'), "nic_gbps: expected a number, got a text"),
         (toml("links", nic_gbps="nan"), "nic_gbps: expected a number > 0.0"),
         (toml("links", nic_gbps="inf"), "nic_gbps: expected a number <"),
         (toml("links", nic_gbps="9" * 401), "nic_gbps: number out of range"),
-        (toml("links", nic_gbps="-400"), "nic_gbps: expected a number > 0.0"),
         (toml("links", nics="0"), "nics: expected a whole number >= 1"),
         (toml("links", nics="8.5"), "nics: expected a whole number, got a number"),
         (toml("links", gdr='"yes"'), "gdr: expected true or false, got a text"),
@@ -124,9 +122,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("links", unverified='["colour"]'), "'colour' is not a key of links"),
         (toml("links", source=None), "source is missing"),
         (toml("published", op='"allreduce"'), "'allreduce' is not a known operation; did you mean all_reduce?"),
-        (toml("published", source=None), "source is missing"),
         (toml("published", busbw="360"), "write busbw_GBps: a number needs its unit"),
-        (toml("published", busbw_GBps="true"), "busbw_GBps: expected a number, got true or false"),
         (toml("published", busbw_GBps="451.0"), "above the 450 that the links allow; name the algorithm"),
         (toml("published", busbw_GBps="701.0", algorithm='"nvls"'), "above the 700 that the links allow with nvls"),
         (toml("published", busbw_GBps="401.0", nodes="2"), "above the 400 that the links allow"),
@@ -137,13 +133,11 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("published", threshold_GBps="361.0"), "threshold_GBps 361 is above busbw_GBps 360"),
         (toml("published", below_bytes='"1G"'), "is not below below_bytes"),
         (toml("published", min_bytes='"1T"'), "min_bytes: size '1T'"),
-        (toml("published", min_bytes='"' + "1" * 99 + '"'), "is not a size"),
         (toml("published", min_bytes="-1"), "whole number of bytes above zero"),
         (toml("published", gpus="9"), "gpus 9: the machine has 8"),
         (toml("published", gpus="1"), "one rank has no other rank to exchange data with"),
         (toml(also=PUBLISHED), "published 1 and 2 overlap for all_reduce"),
         (toml("latency", high_us="14.0"), "high_us 14 is below time_us 15"),
-        (toml("latency", time="3"), "write time_us: a number needs its unit"),
         (toml(also="x = " + "[" * 3000), "nested too deep"),
         (toml(also="a" + ".a" * 3000 + " = 1"), "a line of"),
         ("#" * (2 << 20), "characters"),
@@ -185,8 +179,7 @@ def test_any_value_for_any_key_and_any_text_is_taken_or_refused_in_one_line(
     part: str, data: st.DataObject, text: str
 ) -> None:
     key = data.draw(st.sampled_from([*KEYS, "nvlinks", "pcie_GBps", "threshold_GBps", "twins", "unverified"]))
-    value = data.draw(SCALARS)
-    written = repr(value).lower() if isinstance(value, bool | float) else _quoted(value)
+    written = json.dumps(data.draw(SCALARS), ensure_ascii=False)
     assert re.fullmatch(r"(box\.toml: .*)?", _refusal(toml(part, **{key: written})))
     assert re.fullmatch(r"box\.toml: .*", _refusal(text))
 
@@ -197,14 +190,6 @@ def _refusal(text: str) -> str:
     except UsageError as refused:
         return str(refused)
     return ""
-
-
-def _quoted(value: object) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_quoted, value)) + "]"
-    if not isinstance(value, str):
-        return str(value)
-    return '"' + "".join(f"\\U{ord(letter):08x}" for letter in value if not 0xD800 <= ord(letter) < 0xE000) + '"'
 
 
 def test_an_absurd_file_takes_no_memory() -> None:
