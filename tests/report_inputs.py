@@ -14,10 +14,15 @@ from report.html import made
 
 from ncclprobe.fleet import drift, node_health, shared
 from ncclprobe.fleet.extract import told
-from ncclprobe.model.findings import fail, warn
+from ncclprobe.model.findings import Status, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
+from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Retest
+from ncclprobe.model.pair_results import Localisation, LostPair
+from ncclprobe.model.report import LaunchRow, Report, Scope
+from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.report import causes, delivery, digest, text
+from ncclprobe.report.html import legible
 
 Rows = Iterator[tuple[str, object]]
 _LOSSES = {
@@ -177,11 +182,38 @@ def _words(shown: str) -> list[list[str]]:
     return [line.split() for line in shown.splitlines() if line.strip()]
 
 
+_LADDER = LadderRow(
+    rung="rank", ranks=1, groups=8, slowest=(0,), step_bytes=250_000_000, step_us=41_000.0, samples_us=(41_000.0,) * 5,
+    nbytes=64 << 20, speedup=1.0, efficiency=1.0,
+)  # fmt: skip
+_JOB_RUNG = replace(
+    _LADDER, rung="job", ranks=16, groups=1, step_us=52_000.0, busbw_GBps=48.0, best_GBps=49.0, speedup=12.6,
+    efficiency=0.79, interval=(0.76, 0.81), expectation=samples.BAND,
+)  # fmt: skip
+_STRANGE = Expectation(300.0, 0.0, "GB/s", "model", "links", "a run", worst="unjudged", gross=100.0)
+_ODD_ROWS = (
+    replace(samples.ROW, status="unjudged", expectation=_STRANGE, launch_bound=True),
+    replace(samples.ROW, nbytes=2 << 20, busbw_GBps=33.0, status="fail", expectation=_STRANGE, wrong=3),
+    replace(samples.ROW, nbytes=4 << 20, status="warn", retest=Retest(0.9, 1100.0, None, 5), interval_us=(1.0, 2.0)),
+    replace(samples.SLOW, nbytes=8 << 20, place="out", dtype="bfloat16", inconclusive_why="too noisy"),
+)
+_NOTHING = Localisation(4, "nobody", all_slow=True, tests=12, steps=1, slow_rails={2: 0.4}, lost=(
+    LostPair("n2", "n3", "timed out"),))  # fmt: skip
+_COST = FirstCall(1.25, 3, 0.214, 0, 4e-6, 0.0213, 1)
+
+
 def _wording_inputs() -> Rows:
     """The forms of a report in all their words: what is kept of commands has only names and numbers."""
+    moved, caused = made.moved(), made.causes()
     reports = {
         **{"healthy": samples.HEALTHY, "sick": samples.SICK, "cut": samples.INCONCLUSIVE, "whole": made.whole()},
-        **{"causes": made.causes(), "pairs": made.pairs(4), "moved": made.moved(), "large": samples.fleet(40, 3)},
+        **{"causes": caused, "pairs": made.pairs(4), "moved": moved, "large": samples.fleet(40, 3)},
+        "ladder": replace(moved, pairs=(), localisation=None, ladder=(_LADDER, _JOB_RUNG), first_call=_COST),
+        "odd rows": replace(samples.HEALTHY, measurements=_ODD_ROWS, judged=Judged(2, 4)),
+        "all slow": replace(made.pairs(3), localisation=_NOTHING),
+        "narrowed": replace(caused, causes=(replace(caused.causes[0], confidence="narrowed"),), ranks=(), excerpts=()),
+        "not known": replace(caused, causes=(replace(caused.causes[0], confidence="unknown"),), timeline=()),
+        "no cause": replace(caused, causes=(), status=Status.PASS, exit_code=0),
     }
     for name, report in reports.items():
         yield f"{name}, verbose", _words(text.render(report, verbose=True))
@@ -191,7 +223,39 @@ def _wording_inputs() -> Rows:
         for form in delivery.FORMATS:
             if form != "json":
                 yield f"{name}, {form}", _words(_MARK.sub("\n", delivery.rendered(report, form)))
-    yield "causes, -v", _words(causes.render(made.causes(), verbose=True))
+        if report.files:
+            yield f"{name}, causes", _words(causes.render(report, verbose=True) + causes.quiet(report))
+
+
+_SCOPES = {
+    "usual": Scope(),
+    "8 GPUs": Scope(gpus=8),
+    "gloo": Scope("gloo"),
+    "apart": Scope(apart=True),
+    "pasted": Scope(pasted=True),
+    "no driver": Scope(driver=False),
+}
+
+
+def _sayings_inputs() -> Rows:
+    """The lines about a whole report by its status, its scope, its nodes and how it was started; durations; numbers."""
+    for (name, scope), status, nodes in itertools.product(_SCOPES.items(), Status, (1, 3)):
+        found = {"fail": (fail("x", "is wrong"),), "warn": (warn("x", "may be wrong"),)}.get(status.value, ())
+        checks = [samples.verdict(status, *found, node=f"n{n}", why="not read", required=n == 0) for n in range(nodes)]
+        report = replace(
+            samples.report(*checks, status=Status.PASS), status=status, exit_code=4 if found else 0, scope=scope
+        )
+        lines = (digest.headline(report), digest.conclusion(report), digest.counts(report), digest.verdict_line(report))
+        yield f"{name}, {status}, {nodes}", [line.split() for line in lines]
+    for kind in ("single", "self", "environment", "options", "slurm", "torchrun"):
+        for world, nnodes in ((None, None), (1, 1), (16, 2)):
+            launched = replace(samples.HEALTHY, launch=LaunchRow(kind, nnodes, world))
+            yield f"{kind} of {world}", text.render(launched).splitlines()[0].split()
+    seconds = (-1.0, math.nan, 0.0, 0.004, 0.96, 1.0, 9.64, 59.9, 60.0, 61.4, 3599.6, 3600.0, 3720.0, 86399.0, 1e6)
+    yield "durations", [legible.lasting(each).split() for each in seconds]
+    numbers = (None, 0.0, 1e-7, 0.0123, 0.9994, 9.999, 98.76, 999.6, 12345.6, 4.2e6)
+    yield "numbers", [f"{legible.rate(each)} | {legible.micros(each)}".split() for each in numbers]
+    yield "ticks", [legible.micros_tick(each).split() for each in (0.5, 1.0, 999.0, 1e3, 5e3, 1e6, 2.5e6)]
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
@@ -199,4 +263,5 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "health": _health_inputs,
     "told": _told_inputs,
     "wording": _wording_inputs,
+    "sayings": _sayings_inputs,
 }

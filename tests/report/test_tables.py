@@ -251,12 +251,10 @@ def test_no_gpudirect_is_said_and_unknown_is_not() -> None:
     assert traffic.words(Transport("Socket eth0")) == "Socket eth0"
 
 
-def test_tables_name_the_nic_the_copy_and_of_several_hosts_which() -> None:
+def test_tables_name_the_copy_and_of_several_hosts_which_and_no_nic_steers_the_terminal() -> None:
     hostile = replace(_WRONG, nics=(replace(_WRONG.nics[0], nic="eth\x1b[2J"), *_WRONG.nics[1:]))
-    told = as_text.render(replace(HEALTHY, nic_traffic=(hostile,), copies=(SLOW_COPY,)))
-    assert [words in told for words in ("\x1b", "629.1 MB", "host to GPU", "NUMA 0, near")] == [False, True, True, True]
+    assert "\x1b" not in as_text.render(replace(HEALTHY, nic_traffic=(hostile,), copies=(SLOW_COPY,)))
     several = (SLOW_COPY, replace(SLOW_COPY, node="n7"))
     (one,), (both,) = (traffic.blocks(replace(HEALTHY, copies=each), 80) for each in (several[:1], several))
     assert "host " not in one[0].replace("host to GPU", "")
-    assert both[0].split()[:2] == ["host", "copy"]
-    assert [line.split()[0] for line in both[1:]] == [SLOW_COPY.node, "n7"]
+    assert [line.split()[0] for line in both] == ["host", SLOW_COPY.node, "n7"]

@@ -20,7 +20,6 @@ from ncclprobe.engine.diagnose import Question
 from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.findings import Finding, Related, Status, fail, note, seen, warn
 from ncclprobe.model.layout import unstyled
-from ncclprobe.model.measurement import FirstCall
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
@@ -81,12 +80,6 @@ def test_the_quiet_line_is_whole_in_a_log_and_fits_a_terminal(message: str) -> N
     short = as_text.shortened(line, 80)
     assert len(short.rstrip("\n")) <= 80
     assert short.endswith(" (on n0, +1 more, exit 4)\n")
-
-
-def test_what_the_first_calls_cost_is_one_line() -> None:
-    text = as_text.render(replace(HEALTHY, first_call=FirstCall(1.25, 3, 0.214, 0, 4e-6, 0.0213, 1)))
-    costs = "process group 1.25 s, collective 214 ms (second call 4 us), pairs 21.3 ms (of the slowest rank)"
-    assert f"first calls: {costs}" in " ".join(text.split())
 
 
 def test_evidence_is_a_source_its_line_and_what_stands_there() -> None:

@@ -126,14 +126,6 @@ def test_numbers_that_nobody_judged_are_no_success() -> None:
     assert [said in idle for said in ("Nothing was judged", "Nothing to do")] == [True, False]
 
 
-@each_row(("confidence", "label"), [("named", "CAUSE"), ("narrowed", "CAUSE  one of"), ("unknown", "UNKNOWN")])
-def test_a_cause_is_labelled_as_at_the_terminal(confidence: Any, label: str) -> None:
-    report = made.causes()
-    page = render(replace(report, causes=(replace(report.causes[0], confidence=confidence),)))
-    assert f">{label}</span>" in page
-    assert f">{confidence}</span>" not in page
-
-
 def test_a_rank_is_no_setting_in_which_nodes_differ() -> None:
     told = {
         f"n{n}": NodeEnvironment(settings=(Setting("SLURM_PROCID", str(n), "x"), Setting("NCCL_ALGO", "RT"[n], "x")))
