@@ -6,8 +6,11 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from fake_site import KEY
+from fake_site import capture as site_capture
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, readings
 from report import samples
 from report.html import made
@@ -18,13 +21,15 @@ from ncclprobe.model.findings import Status, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Retest
 from ncclprobe.model.pair_results import Localisation, LostPair
-from ncclprobe.model.report import LaunchRow, Report, Scope
+from ncclprobe.model.report import LaunchRow, Scope
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
+from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import causes, delivery, digest, text
 from ncclprobe.report.html import legible
 
 Rows = Iterator[tuple[str, object]]
+FORMS = Path(__file__).parent / "data" / "redact" / "forms.txt"
 _LOSSES = {
     "steady": [0.0] * 40,
     "5 %": [0.0] * 60 + [0.05] * 20,
@@ -258,10 +263,20 @@ def _sayings_inputs() -> Rows:
     yield "ticks", [legible.micros_tick(each).split() for each in (0.5, 1.0, 999.0, 1e3, 5e3, 1e6, 2.5e6)]
 
 
+def _redactions_inputs() -> Rows:
+    """What is left of each text with something to hide, and of the answers of a site that wants to hide."""
+    lines = [line.split(" :: ")[0] for line in FORMS.read_text(encoding="utf-8").splitlines()]
+    for number, line in enumerate(dict.fromkeys(lines)):
+        yield f"{number}", Redactor(KEY).text(line.replace("\\n", "\n")).split()
+    for number, line in enumerate(Redactor(KEY).capture(site_capture()).splitlines()):
+        yield f"answer {number}", line.split()
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "drift": _drift_inputs,
     "health": _health_inputs,
     "told": _told_inputs,
     "wording": _wording_inputs,
     "sayings": _sayings_inputs,
+    "redactions": _redactions_inputs,
 }
