@@ -5,27 +5,30 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fake_site import KEY
 from fake_site import capture as site_capture
-from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, readings
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, filled, lost_by_all, readings
 from report import samples
 from report.html import made
 
-from ncclprobe.fleet import drift, node_health, shared
+from ncclprobe.checks.trend import history as trends
+from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
-from ncclprobe.model.findings import Status, fail, warn
+from ncclprobe.model.findings import Severity, Status, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Retest
 from ncclprobe.model.pair_results import Localisation, LostPair
-from ncclprobe.model.report import LaunchRow, Scope
+from ncclprobe.model.report import LaunchRow, Report, Scope
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import causes, delivery, digest, text
+from ncclprobe.report.fleet import shared_words
 from ncclprobe.report.html import legible
 
 Rows = Iterator[tuple[str, object]]
@@ -113,6 +116,11 @@ _TESTS: Mapping[str, Sequence[NodeReport]] = {
     "unsettled": days([_UNSETTLED], [_HOT, _UNSETTLED]),
     "hot": days([_HOT]),
     "a job's": days([_JOB]),
+    "hot, a job's": days([replace(_HOT, blame="job")]),
+    "hot, an image's": days([replace(_HOT, blame="image")]),
+    "hot, a link's": days([replace(_HOT, blame="link")]),
+    "hot, to be tested again": days([replace(_HOT, action="retest")]),
+    "hot, a note": days([replace(_HOT, severity=Severity.NOTE)]),
     "two faults": days([DOWN, _HOT], [DOWN, fail("GPU2", "is lost", blame="node", action="repair")]),
     "new driver": [*days([], []), *told(day_of("n1", 2, driver="560.28.03"), "r")],
     **{
@@ -168,6 +176,87 @@ def _health_inputs() -> Rows:
         sum_ = Sum("degraded", 9.0, 5, -0.2, since_s=FIRST_S + since * DAY_S)
         of = [Series(_RATE, Drift(12, 12, 6.0, recent=(300.0,), own=sum_), 0.0, course.last_s)]
         yield f"hot on {came}, lost on {since}", node_health.standing("n1", course, of).evidence.split()
+
+
+def _fallen(node: str, count: int, since: float, driver: float = 99, **changes: Any) -> list[Report]:
+    """A report a day, whose rate falls on one day and whose driver changes on one."""
+    drivers = ["560" if day >= driver else "550" for day in range(count)]
+    return [day_of(node, day + 0.5, rate=340.0 if day >= since else 391.0, driver=drivers[day], **changes)
+            for day in range(count)]  # fmt: skip
+
+
+def _beside(nodes: int, count: int, driver: float = 99) -> list[Report]:
+    return [
+        day_of(f"n{node}", day + node / 100, rate=391.0 + node, driver="560" if day >= driver else "550")
+        for day in range(count)
+        for node in range(nodes)
+    ]
+
+
+def _rolled_out() -> Iterator[Report]:
+    """Two nodes a day get a driver that costs a tenth."""
+    rng = random.Random(5)
+    for day, node in itertools.product(range(30), range(6)):
+        lost = day >= 15 + node // 2
+        rate = 394.0 * (1 - 0.1 * lost) * math.exp(rng.gauss(0, 0.01))
+        yield day_of(f"w{node}", day + node / 100, rate=rate, driver="560" if lost else "550")
+
+
+def _booted(node: str, day: float, boot: str, gpus: str = "") -> Report:
+    report = day_of(node, day)
+    return replace(report, environment={node: replace(report.environment[node], boot=boot, gpus=gpus)})
+
+
+_REPAIRED = [day_of(f"w{node}", 20 + day + node / 100, rate=394.0) for day in range(6) for node in range(6)]
+_STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
+    "a driver": lambda: _fallen("n1", 40, 30, 30),
+    "a driver the day before": lambda: _fallen("n1", 40, 31, 30),
+    "a driver earlier": lambda: _fallen("n1", 40, 31, 28),
+    "other software": lambda: [*_fallen("n1", 30, 99), *_fallen("n1", 40, 0, software={"nccl": "2.29.1"})[30:]],
+    "a driver of its own": lambda: [*_beside(4, 30), *_fallen("slow", 30, 20, 20)],
+    "a driver of most": lambda: [*_beside(4, 30, 20), *_fallen("slow", 30, 20, 20)],
+    "siblings": lambda: [*_beside(10, 12), *_fallen("slow", 12, 0)],
+    "siblings of another driver": lambda: [*_beside(10, 12), *_fallen("slow", 12, 0, 0)],
+    "all lose": lambda: lost_by_all(6, 20, 10, 0.10),
+    "none loses": lambda: lost_by_all(6, 30, 99, 0.0),
+    "a new driver": lambda: lost_by_all(6, 30, 15, 0.0),
+    "all are repaired": lambda: [*lost_by_all(6, 20, 10, 0.10), *_REPAIRED],
+    "one of them loses": lambda: [*lost_by_all(6, 20, 99, 0.0), *_fallen("w9", 20, 10)],
+    "two nodes lose": lambda: lost_by_all(2, 30, 15, 0.10),
+    "all lose 2 %": lambda: lost_by_all(6, 30, 15, 0.02),
+    "all lose on the last day": lambda: lost_by_all(6, 16, 15, 0.10),
+    "a roll-out": _rolled_out,
+    "one boot": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b1")],
+    "the same GPUs": lambda: [_booted("a", 0, "b1", "g1"), _booted("b", 1, "b2", "g1")],
+    "both": lambda: [_booted("a", 0, "b1", "g1"), _booted("b", 1, "b1", "g1")],
+    "neither": lambda: [_booted("a", 0, "b1", "g1"), _booted("b", 1, "b2", "g2")],
+    "no GPUs known": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b2")],
+    "no boot known": lambda: [_booted("a", 0, ""), _booted("b", 1, "")],
+    "two at once": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b1"), _booted("a", 2, "b1")],
+    "back and forth": lambda: [day_of("n7", day, *([DOWN] if day in (2, 9, 16) else [])) for day in range(21)],
+    "down since": lambda: [day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(10)],
+    "repaired": lambda: [day_of("n7", day, rate=340.0 if 25 <= day < 33 else 391.0) for day in range(39)],
+    "not repaired": lambda: [day_of("n7", day, rate=340.0 if day >= 25 else 391.0) for day in range(34)],
+}
+
+
+def _stores_inputs() -> Rows:
+    """What a store of these reports tells of its nodes, of all of them, and to a report that is not yet in it."""
+    for name, made_of in _STORES.items():
+        *reports, newest = made_of()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "fleet.db"
+            filled(path, *reports)
+            with store.opened(path, 60.0) as kept:
+                seen = kept.preview(told(newest, "r.json"))[newest.nodes[0].name]
+            filled(path, newest)
+            with store.opened(path, 60.0) as kept:
+                states = [(each.name, each.state, each.since_s and each.since_s - FIRST_S, *each.evidence.split())
+                          for each in kept.standings()]  # fmt: skip
+                of_all = [(each, *each.changed, *shared_words(each).split()) for each in kept.shared()]
+                found = [(each.severity, each.subject, each.blame, *each.message.split())
+                         for check in (trends.rate, trends.flapping) for each in check.run(seen)]  # fmt: skip
+                yield name, (states, of_all, kept.renamed(), found)
 
 
 def _told_inputs() -> Rows:
@@ -276,6 +365,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "drift": _drift_inputs,
     "health": _health_inputs,
     "told": _told_inputs,
+    "stores": _stores_inputs,
     "wording": _wording_inputs,
     "sayings": _sayings_inputs,
     "redactions": _redactions_inputs,

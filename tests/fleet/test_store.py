@@ -129,39 +129,6 @@ def test_a_late_report_is_not_lost_where_there_is_no_time_to_put_it_in_its_place
     assert stands(path)["n3"].tests == 4
 
 
-def test_what_changed_with_the_loss_is_told_and_other_software_begins_anew(tmp_path: Path) -> None:
-    before = [day_of("n1", day) for day in range(30)]
-    driver = [day_of("n1", 30 + day, rate=340.0, driver="560.28.03") for day in range(10)]
-    filled(tmp_path / "driver.db", *before, *driver)
-    found = stands(tmp_path / "driver.db")["n1"]
-    assert found.state == "degraded"
-    assert found.evidence.endswith("changed at the same time: driver 550.54.15 → 560.28.03")
-    for since, named in ((31, True), (29, False)):  # the day before, and earlier
-        sooner = [day_of("n1", day, driver="550.54.15" if day < since else "560.28.03") for day in range(32)]
-        filled(tmp_path / f"{since}.db", *sooner, *driver[2:])
-        found = stands(tmp_path / f"{since}.db")["n1"]
-        assert (found.state, "changed at the same time: driver 550.54.15 → 560.28.03" in found.evidence) == (
-            "degraded",
-            named,
-        )
-    nccl = [day_of("n1", 30 + day, rate=340.0, software={"nccl": "2.29.1"}) for day in range(10)]
-    filled(tmp_path / "nccl.db", *before, *nccl)
-    assert stands(tmp_path / "nccl.db")["n1"].state == "ok"
-
-
-def test_a_change_that_most_nodes_made_explains_no_single_one(tmp_path: Path) -> None:
-    for others, named in ((0, True), (4, False)):
-        path = tmp_path / f"{others}.db"
-        for day in range(30):
-            driver = "550.54.15" if day < 20 else "560.28.03"
-            filled(path, *(day_of(f"n{node}", day + node / 100, driver=driver) for node in range(others)))
-            filled(path, day_of("slow", day + 0.5, rate=391.0 if day < 20 else 330.0, driver=driver))
-        found = stands(path)["slow"]
-        assert (found.state, "changed at the same time: driver" in found.evidence) == ("degraded", named), (
-            found.evidence
-        )
-
-
 def test_a_clock_that_is_more_than_a_day_behind_is_said(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
     filled(path, day_of("n1", 10), day_of("n2", 3))
@@ -194,27 +161,6 @@ def test_a_node_goes_on_under_another_name(tmp_path: Path) -> None:
         assert [each.name for each in fleet.standings()] == ["newest"]
 
 
-def test_a_rename_is_offered_for_the_same_boot_or_gpus_under_another_name_later(tmp_path: Path) -> None:
-    def booted(node: str, day: float, boot: str, gpus: str = "") -> Report:
-        made = day_of(node, day)
-        return replace(made, environment={node: replace(made.environment[node], boot=boot, gpus=gpus)})
-
-    rows = [
-        ([booted("a", 0, "b1"), booted("b", 1, "b1")], [("a", "b", "boot")]),
-        ([booted("a", 0, "b1", "g1"), booted("b", 1, "b2", "g1")], [("a", "b", "GPUs")]),
-        ([booted("a", 0, "b1", "g1"), booted("b", 1, "b2", "g2")], []),
-        ([booted("a", 0, "b1", "g1"), booted("b", 1, "b1", "g1")], [("a", "b", "boot")]),
-        ([booted("a", 0, "b1"), booted("b", 1, "b2")], []),
-        ([booted("a", 0, ""), booted("b", 1, "")], []),
-        ([booted("a", 0, "b1"), booted("b", 1, "b1"), booted("a", 2, "b1")], []),  # two at once: containers
-    ]
-    assert len(rows) >= 4
-    for number, (reports, wanted) in enumerate(rows):
-        filled(tmp_path / f"{number}.db", *reports)
-        with store.opened(tmp_path / f"{number}.db", DEADLINE_S) as fleet:
-            assert fleet.renamed() == wanted
-
-
 def test_a_row_that_is_damaged_is_left_out_and_the_others_are_shown(tmp_path: Path) -> None:
     rows = ["standing = x'ff00', course = '['", "standing = '{'", 'course = \'{"tests": 3, "last\'']
     for number, damage in enumerate(rows):
@@ -231,19 +177,6 @@ def test_a_row_that_is_damaged_is_left_out_and_the_others_are_shown(tmp_path: Pa
             fleet.forget("n2")
             fleet.standings()
             assert [*fleet.damaged] == []
-
-
-def test_a_node_is_held_to_its_siblings_at_the_same_fingerprint(tmp_path: Path) -> None:
-    def fleet(path: Path, driver: str) -> NodeStanding:
-        for day in range(12):
-            filled(path, *(day_of(f"n{node}", day + node / 100, rate=391.0 + node) for node in range(10)))
-            filled(path, day_of("slow", day + 0.5, rate=300.0, driver=driver))
-        return stands(path)["slow"]
-
-    found = fleet(tmp_path / "same.db", "550.54.15")
-    assert found.state == "degraded"
-    assert found.evidence.startswith("all_reduce 1 GiB: 396 of its siblings → 300 GB/s (-24 %, 11 tests)")
-    assert fleet(tmp_path / "other.db", "560.28.03").state == "ok"
 
 
 @pytest.mark.slow
