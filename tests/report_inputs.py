@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fake_site import KEY
 from fake_site import capture as site_capture
@@ -19,11 +19,11 @@ from report.html import made
 from ncclprobe.checks.trend import history as trends
 from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
-from ncclprobe.model.findings import Severity, Status, fail, warn
+from ncclprobe.model.findings import Blame, Severity, Status, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Retest
-from ncclprobe.model.pair_results import Localisation, LostPair
-from ncclprobe.model.report import LaunchRow, Report, Scope
+from ncclprobe.model.pair_results import Localisation, LostPair, PairRow, RailWay
+from ncclprobe.model.report import LaunchRow, NodeEnvironment, Report, Scope
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
@@ -259,14 +259,42 @@ def _stores_inputs() -> Rows:
                 yield name, (states, of_all, kept.renamed(), found)
 
 
+def _pair(src: str, dst: str, rate: float) -> PairRow:
+    return PairRow(src=0, dst=1, src_end=f"{src} rail 0", dst_end=f"{dst} rail 0", nbytes=1 << 26, latency_nbytes=8,
+                   latency_us=2.0, GBps=rate, time_us=1.0, min_us=1.0, max_us=1.0, samples_us=(1.0,))  # fmt: skip
+
+
+def _way(src: str, dst: str) -> RailWay:
+    return RailWay(src=src, dst=dst, src_rail=2, dst_rail=2, src_end=f"{src} rail 2 (mlx5_2:1)", tests=1, GBps=48.0,
+                   dst_end=f"{dst} rail 2", state="dead" if dst == "n5" else "ok")  # fmt: skip
+
+
+def _on(*names: str, **rows: Any) -> Report:
+    """A healthy report on nodes of these names."""
+    return samples.report(*(samples.verdict(Status.PASS, node=name) for name in names), status=Status.PASS, **rows)
+
+
 def _told_inputs() -> Rows:
-    """What reports of each kind tell of their nodes."""
+    """What reports of each kind tell of their nodes: numbers, faults with their weight, versions."""
+    names = ("n1", "n2", "n3", "n10", "n5")
+    ways = list(itertools.permutations(names, 2))
+    of_run = replace(_JOB, blame="node", nodes=("n1",))
     reports = {
         **{"day": day_of("n1", 0, DOWN, _HOT, _UNSETTLED, _JOB), "sick": samples.SICK, "sweep": made.sweep()},
         **{"pairs": made.pairs(), "moved": made.moved(), "fleet": made.fleet(4), "copies": made.whole()},
-    }
+        **{f"blame {each}": day_of("n1", 0, replace(DOWN, blame=each)) for each in get_args(Blame)},
+        "a sick partner": _on(*names, pairs=tuple(_pair(a, b, 20.0 if "n3" in (a, b) else 48.0) for a, b in ways)),
+        "two partners": _on(*names[:3], pairs=tuple(_pair(a, b, 48.0) for a, b in ways if {a, b} <= {*names[:3]})),
+        "one partner": _on("n1", "n2", pairs=(_pair("n1", "n2", 48.0), _pair("n2", "n1", 47.0))),
+        "rails": _on(*names, rails=tuple(_way(a, b) for a, b in ways)),
+        "of a run": samples.report(samples.verdict(Status.FAIL, of_run, id="run.pairs"),
+                                   samples.verdict(Status.PASS, node="n1")),
+        "of a run of one": samples.report(samples.verdict(Status.FAIL, _JOB, of_run, id="run.bandwidth")),
+        "counted": day_of("n1", 0, environment={"n1": NodeEnvironment(
+            {"driver": "550"}, boot="1d82", counters={"mlx5_3:1 link_downed": 7, "GPU3 ECC": -1})}),
+    }  # fmt: skip
     for name, report in reports.items():
-        yield name, told(replace(report, nodes=report.nodes[:4]), "r.json")
+        yield name, told(replace(report, nodes=report.nodes[:5]), "r.json")
 
 
 _MARK = re.compile(r"<script.*?</script>|<style.*?</style>|<[^>]+>", re.DOTALL)
