@@ -3,13 +3,20 @@
 What each launcher's variables mean without each of them is in `command_values/launchers.txt`.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from ncclprobe.facts.environment import release_settings
+from ncclprobe.facts.job.meeting import Connection, JobStore, agent, meetings
+from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
 from ncclprobe.facts.launcher import Flags, counts, detect, half_given, no_master
 from ncclprobe.logs import nccl_lines, texts, torch_lines
 from ncclprobe.logs.torch_lines import Progress, TimedOutWork
 from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, HostError
+from ncclprobe.model.snapshot import Absent
 
 TORCHRUN = {
     "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1",
@@ -159,6 +166,41 @@ def _late(works: Sequence[TimedOutWork], came: Sequence[Progress], size: int | N
     return [(each.group, each.late, each.silent, each.differ) for each in torch_lines.hangs(works, came, size)]
 
 
+def _suspects(call: str, awaits: int, *children: dict[str, Any]) -> object:
+    """Return the children that a rank waits for; each has the pid 60, 61 …, and is a loader if it is not named."""
+    usual = {"state": "S", "cpu_s": 1.0, "name": LOADER}
+    own = tuple(Child(**{"pid": 60 + number, **usual, **each}) for number, each in enumerate(children))
+    at = LiveRank(state="S", cpu_s=1.0, time_s=9.0, call=call, file="pipe:[2]", awaits=awaits, pipes=("pipe:[1]",),
+                  children=own)  # fmt: skip
+    return [child.pid for child in suspects(at)]
+
+
+def _at_store(resolved: str | Absent, *strangers: str) -> object:
+    sockets = tuple(Connection(0, "[::]:29500", "", "listening", stranger=each) for each in strangers)
+    store = JobStore("n1", 29500, resolved, "10.0.0.5", sockets)
+    return store.here, store.stranger, str(store)
+
+
+def _same(address: str, port: int, resolved: str | Absent) -> object:
+    stores = [JobStore("n1", 29500, each, "10.0.0.5") for each in ("10.0.0.5", "10.0.0.6")]
+    return [store.same(JobStore(address, port, resolved, "10.0.0.5")) for store in stores]
+
+
+_MET_BY = {"connections": '[{"pid": 9, "local": "a:1", "peer": "n1:29500"}]', "route": "10.0.0.9"}
+
+
+def _meetings(addresses: Sequence[str], agents: Sequence[int], **refused: HostError) -> object:
+    def said(*question: str | int) -> str:
+        if (kind := str(question[0])) in refused:
+            raise refused[kind]
+        return {**_MET_BY, "resolve": json.dumps({"addresses": addresses}), "at_port": "[]"}[kind]
+
+    return meetings(SimpleNamespace(ask=said), [("n1", 1), ("n1", 1)], [7], agents)
+
+
+_PIPED = {"pipes": ("pipe:[1]",)}
+
+
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     """Return functions with their arguments, by name."""
     return {
@@ -171,6 +213,34 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             lambda variables: ((of := detect(variables)).speaks_for_node, of.several_nodes, of.spans_by_launcher),
             [{}, MPIRUN, UNEVEN, {"RANK": "0", "WORLD_SIZE": "2"}, TORCHRUN | {"LOCAL_RANK": "0"}]),
         "tasks per node": (counts, ["8(x3),4", "8", "8,", "x", "8(x)", ""]),
+        "settings of a release": (release_settings, ["2.4.1", "2.5.1", "2.6.0", "2.7.0", "2.50.1"]),
+        "agents of torchrun": (agent, [
+            (7, 1.0, {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "n1:29400"}, {}), (7, 1.0, {}, {}),
+            (7, 1.0, {"nnodes": "1:4", "rdzv_endpoint": "n1", "master_port": "1"}, {}),
+            (7, 1.0, {"master_addr": "n2", "master_port": "x"}, {"PET_NNODES": "3", "PET_MASTER_ADDR": "n3"}),
+            (7, 1.0, {}, {"PET_NODE_RANK": "2", "PET_MASTER_ADDR": "n3", "PET_MASTER_PORT": "29501"})]),
+        "stores": (_at_store, [
+            ("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), (Absent("no"),), ("127.0.0.1", "7 (x)", "8 (y)"),
+            ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)")]),
+        "the same store": (_same, [
+            ("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
+            ("n2", 29500, "10.0.0.7"), ("localhost", 29500, "127.0.0.1")]),
+        "meetings": (_meetings, [
+            (["::1", "10.0.0.5"], []), (["::1"], [9])]),
+        "meetings that are not known": (lambda kind: _meetings(["n"], [9], **{kind: Denied("no")}), [
+            "resolve", "route", "at_port", "connections"]),
+        "what a rank waits for": (_suspects, [
+            ("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}), ("poll", 60, {"awaits": 60}), ("poll", 9, {}),
+            *(("poll", 0, {"state": state}) for state in "SRDTtZ"), ("poll", 0, {"call": "futex"}),
+            ("poll", 0, {"call": "futex", **_PIPED}), ("poll", 0, {"call": "futex", "name": "w", **_PIPED}),
+            ("poll", 0, {"call": "nanosleep", **_PIPED}), ("poll", 0, {"call": "poll", **_PIPED}),
+            ("poll", 0, {"call": "read", "file": "/x", **_PIPED}), ("poll", 0, {"call": "read", "file": "/x"}),
+            ("poll", 0, {"call": "read", "file": "pipe:[1]", **_PIPED}),
+            ("poll", 0, {"call": "read", "file": "pipe:[3]", **_PIPED}),
+            ("write", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
+            ("read", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
+            ("poll", 0, {"state": "D"}, {"call": "futex", **_PIPED}, {"state": "T"}),
+            ("poll", 62, {"state": "D"}, {"state": "D"}, {})]),
         "completions": (nccl_lines.completion, _COMPLETIONS),
         "refused queue pairs": (nccl_lines.qp_refusal, _REFUSALS),
         "failed connections": (nccl_lines.failed_connection, _CONNECTIONS),
