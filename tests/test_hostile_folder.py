@@ -90,13 +90,8 @@ class Hostile:
     python: Sequence[str]
     lab: Launcher
 
-    @property
-    def here(self) -> Path:
-        return self.folder / "here"
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "out"
+    def __post_init__(self) -> None:
+        self.here, self.report = self.folder / "here", self.folder / "out"
 
     def ran(self) -> list[str]:
         return sorted(set((self.here / "ran").read_text().split()))
@@ -199,22 +194,19 @@ def test_no_kind_of_child_does(kind: str, hostile: Hostile) -> None:
 
 
 @needs_torch
-def test_neither_does_the_process_that_reports_for_one_that_was_killed(hostile: Hostile) -> None:
+def test_neither_do_ranks_of_torchrun_nor_the_process_that_reports_for_one_that_was_killed(hostile: Hostile) -> None:
     argv = ["bandwidth", "--backend", "gloo", "--nproc", "2", *ENDLESS, "--json", str(hostile.report)]
     started = hostile.start(PROGRAM, *argv, variables=LOOSE)
     hostile.lab.until_rows(1)
     os.kill(started.popen.pid, signal.SIGKILL)
     hostile.lab.until(hostile.report.exists, "no report was written")
     assert hostile.ran() == []
-
-
-@needs_torch
-def test_neither_do_ranks_of_torchrun_that_are_started_as_security_says(hostile: Hostile) -> None:
-    torchrun = "import sys; sys.argv[0] = 'torchrun'\nfrom torch.distributed.run import main\nmain()\n"
-    rank = hostile.folder / "rank.py"
+    torchrun = (
+        "import sys; sys.argv[0] = 'torchrun'\nfrom torch.distributed.run import main\nmain()\n"
+    )
+    rank, report = hostile.folder / "rank.py", hostile.folder / "of-torchrun"
     rank.write_text(PROGRAM)
     own = ["--standalone", "--nproc-per-node", "2", "--no-python", hostile.python[-1], str(rank), "bandwidth"]
-    started = hostile.start(torchrun, *own, "--backend", "gloo", *SHORT, "--json", str(hostile.report))
+    started = hostile.start(torchrun, *own, "--backend", "gloo", *SHORT, "--json", str(report))
     assert started.wait() == 0, started.err
-    assert hostile.report.exists()
-    assert hostile.ran() == []
+    assert (report.exists(), hostile.ran()) == (True, [])
