@@ -201,9 +201,7 @@ def test_neither_do_ranks_of_torchrun_nor_the_process_that_reports_for_one_that_
     os.kill(started.popen.pid, signal.SIGKILL)
     hostile.lab.until(hostile.report.exists, "no report was written")
     assert hostile.ran() == []
-    torchrun = (
-        "import sys; sys.argv[0] = 'torchrun'\nfrom torch.distributed.run import main\nmain()\n"
-    )
+    torchrun = "import sys; sys.argv[0] = 'torchrun'\nfrom torch.distributed.run import main\nmain()\n"
     rank, report = hostile.folder / "rank.py", hostile.folder / "of-torchrun"
     rank.write_text(PROGRAM)
     own = ["--standalone", "--nproc-per-node", "2", "--no-python", hostile.python[-1], str(rank), "bandwidth"]

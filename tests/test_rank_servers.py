@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,6 +94,7 @@ def test_json_is_asked_for_and_text_is_taken_of_a_server_that_has_none() -> None
         ({"hello": b"HTTP/1.1 400 Bad Request\n"}, {}, Failed, r"port \d+: b'HTTP/1.1 400 Bad Request\\n' is not what"),
         ({"hello": b"x" * 5000}, {}, Failed, rf"port \d+: b'{'x' * 60}' is not what"),
         ({"status": None}, {"_RAS_S": 0.3}, TimedOut, r"NCCL's RAS on port \d+: no answer within 0.3 s$"),
+        ({}, {"_RAS_S": 0, "time": SimpleNamespace(monotonic=lambda: 0.0)}, TimedOut, "no answer within 0 s"),
         ({"status": b"x" * 1001}, {"_RAS_BYTES": 1000}, Failed, "its answer is longer than 0 MiB"),
     ],
 )

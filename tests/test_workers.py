@@ -1,5 +1,6 @@
 """Many captures are judged by worker processes: what comes out is what one process says, and nothing is lost."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from fleets import captures as fleet
 
@@ -118,10 +120,11 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
         [sys.executable, "-m", "ncclprobe", "doctor", str(tmp_path), "-q"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    started: list[int] = []
+    started: list[psutil.Process] = []
     deadline = time.monotonic() + 60
     while not started and time.monotonic() < deadline and doctor_.poll() is None:
-        started = _children(doctor_.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started = psutil.Process(doctor_.pid).children()
         time.sleep(0.05)
     doctor_.send_signal(signal.SIGINT)
     _, said = doctor_.communicate(timeout=30)
@@ -129,21 +132,4 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
         assert started
         assert doctor_.returncode == 128 + signal.SIGINT, said
         assert "nothing was judged" in said
-    while [pid for pid in started if _runs(pid)] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in started if _runs(pid)] == []
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = [*Path(f"/proc/{pid}/task").iterdir()]
-        return [int(each) for task in tasks for each in (task / "children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
+    assert psutil.wait_procs(started, timeout=30)[1] == []

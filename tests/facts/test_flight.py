@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ncclprobe.facts.files import flight_child, flight_records
-from ncclprobe.facts.files.flight_child import MAX_ENTRIES, MAX_FRAMES, MAX_INTEGER, dump, read
+from ncclprobe.facts.files.flight_child import MAX_ENTRIES, MAX_INTEGER, dump, read
 from ncclprobe.facts.files.flight_records import (
     COMPLETED,
     RETIRED,
@@ -101,7 +101,7 @@ def test_entries_are_columns_and_groups_without_entries_are_kept() -> None:
                {"input_sizes": [[2]] * 3, "input_dtypes": ["Float", "Int", "Float"]}, {})  # fmt: skip
     assert [each.inputs for each in found.calls] == ["[2], [2], [2], … (4 tensors)", "[2], [2], [2]", "[8, 4]"]
     assert ([each.input_numel for each in found.calls], found.calls[1].input_dtype) == ([8, 6, 32], "Float+Int")
-    assert [len(each) for each in found.stacks] == [0, MAX_FRAMES, 1]
+    assert [len(each) for each in found.stacks] == [0, 24, 1]
 
 
 @each_row(

@@ -16,6 +16,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.errors import HostError, OutOfTime, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
@@ -238,7 +239,7 @@ def test_ranks_that_a_program_has_started_itself_are_numbered_if_that_is_known(
 # Two looks at the ranks.
 
 HERE = LocalRanks((found(process(10, 0)).ranks[0],))
-WAIT: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): ""}
+WAIT: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): "", ("wait", "1.0"): ""}
 
 
 def looked(said: Mapping[tuple[str | int, ...], str | HostError], here: LocalRanks = HERE, **asked: bool) -> Any:
@@ -267,17 +268,31 @@ def test_stacks_of_processes_that_a_rank_started_are_read_if_they_cannot_go_on()
     assert not looked(said).second.of_children
 
 
-def test_no_records_are_written_down_between_what_the_kernel_shows_at_both_looks() -> None:
-    asked: list[tuple[str, int]] = []
+class Asked(Replay):
+    """Remembers what is asked of ranks, and at which look."""
 
-    class Order(Replay):
-        def ask(self, *question: str | int) -> str:
-            if question[0] in ("server", "process", "wait"):
-                asked.append((str(question[0]), int(question[-1]) if question[0] != "wait" else 0))
-            return super().ask(*question)
+    def __init__(self, said: Mapping[tuple[str | int, ...], str]) -> None:
+        super().__init__({**WAIT, **said}, older=True)
+        self.asked: list[tuple[str, int]] = []
 
-    looks.looks.run(Order(WAIT, older=True), HERE, AskedJob())
-    assert asked == [("server", 1), ("process", 1), ("wait", 0), ("process", 2), ("server", 2)]
+    def ask(self, *question: str | int) -> str:
+        """Answer from the capture."""
+        if question[0] in ("server", "process", "wait", "dump"):
+            self.asked.append((str(question[0]), int(question[-1]) if question[0] != "wait" else 0))
+        return super().ask(*question)
+
+
+def test_records_are_written_down_only_where_they_are_missing_and_not_between_both_looks() -> None:
+    unnumbered = replace(HERE, ranks=(replace(HERE.ranks[0], rank=None),))
+    usual = [("server", 1), ("process", 1), ("wait", 0), ("process", 2), ("server", 2)]
+    served = {("server", 10, "fr_trace_json", look): "[]" for look in (1, 2)}
+    for here, said, dumps, wanted in (
+        (HERE, {}, False, usual), (HERE, served, True, usual), (unnumbered, {}, True, usual),
+        (HERE, {}, True, [usual[0], ("dump", 1), *usual[1:], ("dump", 2)]),
+    ):  # fmt: skip
+        host = Asked(said)
+        looks.looks.run(host, here, AskedJob(dumps=dumps))
+        assert host.asked == wanted
 
 
 def test_a_look_that_timeout_cuts_accuses_no_rank() -> None:

@@ -116,6 +116,7 @@ GLUES = ("GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinit
         *((THREE, glued(glue)) for glue in GLUES),
         (THREE, on_header(lambda line: re.sub(r"\s", "", line))(plain(THREE.text()))),
         (THREE, THREE.text() + "\n$ nvidia-smi\nNIC0: see above\n"),
+        *((PAIR, change(PAIR.text())) for change in (*FORMS.values(), *CARRIERS.values())),
         *((PAIR, f"{line}\n{PAIR.text()}") for line in ABOVE),
         (PAIR, PAIR.text().rstrip("\n") + "\nuser@host:~$ exit\n"),
         (WIDE, plain(WIDE.text()).expandtabs(8)),
