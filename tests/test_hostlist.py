@@ -57,12 +57,8 @@ def test_names_are_folded(names: list[str], text: str) -> None:
 
 
 @given(NAMES)
-def test_what_was_folded_expands_to_the_same_names(names: list[str]) -> None:
+def test_what_was_folded_is_read_as_the_same_names_by_expand_and_by_clustershell(names: list[str]) -> None:
     assert sorted(expand(fold(names))) == sorted(set(names))
-
-
-@given(NAMES)
-def test_clustershell_reads_what_was_folded_as_the_same_names(names: list[str]) -> None:
     nodeset = pytest.importorskip("ClusterShell.NodeSet", reason="ClusterShell is not installed (extra `test`)")
     assert set(nodeset.NodeSet(fold(names), resolver=nodeset.RESOLVER_NOGROUP)) == set(names)
 

@@ -99,15 +99,16 @@ def test_json_is_asked_for_and_text_is_taken_of_a_server_that_has_none() -> None
     ],
 )
 def test_another_protocol_silence_and_an_answer_without_an_end_are_refused(
-    server: dict[str, bytes | None], limits: dict[str, float], error: type[HostError], words: str,
+    server: dict[str, bytes | None], limits: dict[str, object], error: type[HostError], words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     for name, value in limits.items():
         monkeypatch.setattr(rank_servers, name, value)
     with ras(**server) as address, pytest.raises(error, match=words):  # type: ignore[arg-type]
         ask_ras(address, OWN)
-    with ras(status=b"x" * 1000) as address:
-        assert len(ask_ras(address, OWN)) == 1000
+    if "_RAS_BYTES" in limits:
+        with ras(status=b"x" * 1000) as address:
+            assert len(ask_ras(address, OWN)) == 1000
 
 
 @each_row(
@@ -211,7 +212,7 @@ def test_the_worker_server_is_asked_at_the_port_or_the_path_on_which_its_thread_
     ],
 )
 def test_another_answer_than_the_one_asked_for_is_refused_and_not_waited_for(
-    answer: bytes | None, limits: dict[str, float], error: type[HostError], words: str, monkeypatch: pytest.MonkeyPatch
+    answer: bytes | None, limits: dict[str, object], error: type[HostError], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in limits.items():
         monkeypatch.setattr(rank_servers, name, value)

@@ -57,15 +57,12 @@ def test_the_gpus_of_all_ranks_are_the_nodes_whoever_saw_them_and_in_the_order_o
     }
 
 
-def test_ranks_that_see_all_gpus_change_nothing_of_the_node() -> None:
+def test_what_all_ranks_see_is_counted_once_and_what_makes_no_sense_is_no_gpu() -> None:
     alike = {rank: of_rank(rank, {}, tuple(range(GPUS))) for rank in range(GPUS)}
-    alone = capture_facts(Replay(alike[0], "n0", older=False), COLLECTORS)
-    assert node_of(alike).facts == alone.facts
-
-
-def test_gpus_that_two_ranks_see_are_counted_once() -> None:
-    ranks = {0: of_rank(0, {}, (0, 1)), 1: of_rank(1, {}, (1, 2))}
-    assert len(node_of(ranks).facts[Gpus].all) == 3
+    assert node_of(alike).facts == capture_facts(Replay(alike[0], "n0", older=False), COLLECTORS).facts
+    assert len(node_of({0: of_rank(0, {}, (0, 1)), 1: of_rank(1, {}, (1, 2))}).facts[Gpus].all) == 3
+    odd = {**of_rank(1, {}, (1,)), ("nvml", "nvmlDeviceGetUUID", 0): Failed("GPU is lost"), ("env",): "{"}
+    assert len(node_of({0: of_rank(0, {}, (0,)), 1: odd}).facts[Gpus].all) == 1
 
 
 def test_a_list_for_each_rank_shows_the_node_all_that_any_of_them_shows() -> None:
@@ -75,23 +72,13 @@ def test_a_list_for_each_rank_shows_the_node_all_that_any_of_them_shows() -> Non
     assert node_of(free).facts[Environment].get("CUDA_VISIBLE_DEVICES") == "0"
 
 
-def test_answers_that_make_no_sense_are_no_gpus() -> None:
-    ranks = {0: of_rank(0, {}, (0,)), 1: of_rank(1, {}, (1,))}
-    odd = {**ranks[1], ("nvml", "nvmlDeviceGetUUID", 0): Failed("GPU is lost"), ("env",): "{"}
-    assert len(node_of({**ranks, 1: odd}).facts[Gpus].all) == 1
-
-
 def test_what_ranks_answered_is_kept_as_it_was_and_merged_again_where_it_is_read() -> None:
     ranks = [of_rank(rank, {}, (rank,)) for rank in range(3)]
     received = [[rank == 0, pack(dump(answers, "n0"))] for rank, answers in enumerate(ranks)]
     captures = node_captures(["n0"] * 3, received)
-    assert ("nvml", "nvmlDeviceGetUUID", 1) not in load_text(captures).answers
+    assert ("nvml", "nvmlDeviceGetUUID", 1) not in parse(captures[0][1], "n0").answers
     (node,) = replayed_nodes(captures)
     assert [gpu.index for gpu in node.facts[Gpus].all] == [0, 1, 2]
-
-
-def load_text(captures: list[tuple[str, str]]) -> Replay:
-    return parse(captures[0][1], "n0")
 
 
 class Recorded:
