@@ -1,8 +1,11 @@
 """The logs, running jobs and pasted texts of which it is kept what is made of them: rows of `FUNCTIONS`."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations, product
 
+from ncclprobe.engine.judge import shares
 from ncclprobe.host import pasted
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
 from tests.localise import meeting, slow_pairs, standing, standing_cases
 from tests.log import ends, events, healthy, others, parted, reasons, whole
@@ -36,6 +39,28 @@ def _settings_inputs() -> Rows:
         yield f"{number} {row[1]}", judged(pasted_jobs.text(*row))
 
 
+def _shares_inputs() -> Rows:
+    """How each of three nodes leaves by verdicts on nodes and on all of them, where some blame the job or a node."""
+    about, levels = (
+        ((), ("n1",), ("n2", "gone"), ("gone",)),
+        ((Severity.FAIL, Status.FAIL), (Severity.WARN, Status.WARN)),
+    )
+    said = [
+        Verdict("a.b", by, status, "", findings=(Finding(level, "x", "y", blame=blame, nodes=named),))
+        for (level, status), named, by, blame in product(levels, about, (None, "n0"), ("job", "link"))
+    ]
+    quiet = (Status.UNKNOWN, Status.SKIP, Status.PASS)
+    said += [Verdict("a.b", by, status, "", required=True) for by, status in product(("n2", None), quiet)]
+    own = [Verdict("a.b", f"n{node}", Status.SKIP, "") for node in range(3)]
+    few = [(each,) for each in said] + list(combinations(said, 2))[::3]
+    for rest, fail_on in product((own, []), ("fail", "warn")):
+        found = [shares(("n0", "n1", "n2"), [*verdicts, *rest], fail_on) for verdicts in few]
+        told = [
+            [f"{node.status.value}/{node.exit_code:d}/{bool(node.worst)}" for node in each.values()] for each in found
+        ]
+        yield f"{fail_on}, {len(rest)} of their own", [",".join(each) for each in told]
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
     "arrivals": meeting.rows,
@@ -45,6 +70,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-others": lambda: whole.outcomes(others.TEXTS),
     "events": events.events,
     "parted": parted.rows,
+    "shares": _shares_inputs,
     "pasted-forms": _forms_inputs,
     "pasted-nodes": _pastes_inputs,
     "pasted-settings": _settings_inputs,

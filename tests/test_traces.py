@@ -1,8 +1,5 @@
 """What is remembered of other nodes changes nothing: neither what is learned of one, nor what is said of it."""
 
-import itertools
-from collections.abc import Sequence
-
 import pytest
 import zoo
 from fleets.captures import capture
@@ -10,7 +7,7 @@ from zoo import findings
 
 from ncclprobe.engine.collect import Traces, capture_facts, collect
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, one_job_snapshots, shares
+from ncclprobe.engine.judge import Judged, judge, judge_node, one_job_snapshots, shares
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import Replay, load, parse
@@ -76,50 +73,6 @@ def test_a_refusal_is_remembered_apart_from_an_answer_and_from_another_refusal()
 
 def verdict(node: str | None, *found: Finding, status: Status = Status.PASS, required: bool = False) -> Verdict:
     return Verdict("a.b", node, status, "", required=required, findings=found)
-
-
-def part_of(node: str, nodes: Sequence[str], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What of `verdicts` is this node's business, as slowly as it is plainly said."""
-    here = {*nodes}
-    bare = node not in {each.node for each in verdicts}
-    concerned = []
-    for each in verdicts:
-        said = [f for f in each.findings if node in f.nodes or f.blame == "job" or not (each.node or here & {*f.nodes})]
-        worst = max((["note", "warn", "fail"].index(f.severity.value) for f in said), default=0)
-        status = (Status.PASS, Status.WARN, Status.FAIL)[worst]
-        if each.node == node:
-            concerned.append(each)
-        elif said:
-            concerned.append(replace(each, status=status, findings=tuple(said)))
-        elif bare and each.node is None and each.status in (Status.UNKNOWN, Status.SKIP):
-            concerned.append(each)
-        elif bare and each.node is None and not each.why:
-            concerned.append(replace(each, status=Status.PASS, findings=()))
-    return concerned
-
-
-def test_the_share_of_a_node_is_what_concludes_from_its_part_of_the_verdicts() -> None:
-    nodes = ("n0", "n1", "n2")
-    severities = ((Severity.FAIL, Status.FAIL), (Severity.WARN, Status.WARN), (Severity.NOTE, Status.PASS))
-    about = ((), ("n1",), ("n2", "gone"), ("gone",))
-    said = [
-        verdict(by, Finding(severity, "x", "y", blame=blame, nodes=named), status=status)
-        for (severity, status), named, by in itertools.product(severities, about, (None, "n0"))
-        for blame in ("job", "link")
-    ]
-    said += [verdict("n2", status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
-    said += [verdict(None, status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
-    own = [verdict(node, status=Status.SKIP) for node in nodes]
-    for few, rest in some(
-        itertools.product((*itertools.combinations(said, 1), *itertools.combinations(said, 2)), (own, []))
-    ):
-        every = [*few, *rest]
-        for fail_on in ("fail", "warn"):
-            for node, share in shares(nodes, every, fail_on).items():
-                part = part_of(node, nodes, every)
-                failing = [(each.id, f) for each in part for f in each.findings if f.severity is Severity.FAIL]
-                assert (share.status, share.exit_code) == conclude(part, fail_on)
-                assert share.worst == (failing[0] if failing else None)
 
 
 @each_row(

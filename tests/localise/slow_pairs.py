@@ -39,6 +39,11 @@ def halved(bad: Callable[[End, End], bool], factor: float = 0.5) -> Rate:
     return lambda src, dst: 40.0 * (factor if bad(src, dst) else 1.0)
 
 
+def both(src: End, dst: End) -> set[str]:
+    """Return the nodes of a pair."""
+    return {src.node, dst.node}
+
+
 def _touches(*nodes: str) -> Callable[[End, End], bool]:
     return lambda src, dst: bool({src.node, dst.node} & {*nodes})
 
@@ -71,6 +76,10 @@ def searches() -> Mapping[str, Localisation]:
         "a node beside a group": search(
             TWELVE, lambda s, d: 40 * (0.5 if _between("abcd")(s, d) else 1) * (0.5 if _touches("h")(s, d) else 1)
         ),
+        "several pairs of a node": search(
+            TWELVE, halved(lambda s, d: "c" in both(s, d) and bool(both(s, d) & {*"abde"}))
+        ),
+        "two pairs of a node": search(TWELVE, halved(lambda s, d: both(s, d) in ({"c", "a"}, {"c", "b"}))),
         "no group": search(TWELVE, halved(_touches("a", "b", "c"))),
         "all, and nothing was expected": search("abcd", lambda s, d: 20.0),
         "all below what was expected": search("abcd", lambda s, d: 20.0, expected_GBps=40.0),

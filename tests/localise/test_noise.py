@@ -3,7 +3,6 @@
 import csv
 import math
 import random
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -11,7 +10,6 @@ import pytest
 from fleets.recorded import HELD_BACK, Replay, recorded_sets
 
 from ncclprobe.localise.pairs.causes import noise_floor, noise_limit, retest_noise
-from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Rules, Sample
 from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, verdict
 from tests.each_row import each_row, some
@@ -65,20 +63,6 @@ def test_a_node_a_tenth_slow_among_recorded_ones_is_named(name: str) -> None:
         assert slow in [str(each.cause) for each in found.confirmed]
 
 
-@each_row(("partners", "named"), [("abde", ["several pairs of c"]), ("ab", ["a with c", "b with c"])])
-def test_a_node_with_many_bad_pairs_is_named_before_them(partners: str, named: list[str]) -> None:
-    bad = [{"c", other} for other in partners]
-
-    def measure(pairs: PairRound, step: int) -> Iterator[Sample]:
-        for one, other in pairs:
-            for src, dst in ((one, other), (other, one)):
-                yield Sample(src, dst, 20.0 if {src.node, dst.node} in bad else 40.0, step=step)
-
-    found = localise_slowness(dict.fromkeys("abcdefghijkl", (0,)), measure)
-    assert sorted(str(each.cause) for each in found.confirmed) == named
-    assert found.confirmed[0].ratio == pytest.approx(0.5)
-
-
 def busy(**times: float) -> list[Sample]:
     """The recorded samples; those out of a node so many times as fast as they were."""
     with BUSY.open(newline="") as lines:
@@ -106,31 +90,3 @@ def test_a_steady_slow_node_among_ways_that_differ_tenfold_is_suspected_at_once_
 
 def test_without_the_slow_card_the_same_busy_hosts_blame_nobody() -> None:
     assert blamed(verdict(busy(n2=20.0))) == []
-
-
-def lottery(nodes: int, factor: float, slow: float | None, seed: int) -> Localisation:
-    """Ways that get anything within `factor`, anew each time; what n1 sends is steady, `slow` times slower."""
-    draw = random.Random(seed)
-
-    def measure(pairs: PairRound, step: int) -> Iterator[Sample]:
-        for one, other in pairs:
-            for src, dst in ((one, other), (other, one)):
-                steady = slow is not None and src.node == "n1"
-                got = factor**-0.5 / (slow or 1.0) if steady else factor ** -draw.random()
-                yield Sample(src, dst, got, step=step)
-
-    return localise_slowness({f"n{number}": (0,) for number in range(nodes)}, measure)
-
-
-def named(nodes: Sequence[int], factor: float, slow: float | None) -> list[list[str]]:
-    """Whom six fleets of each size blame; of 3,000 healthy ones ten blame somebody."""
-    return [blamed(lottery(count, factor, slow, seed)) for count in nodes for seed in range(1, 7)]
-
-
-@each_row("factor", [3.0, 10.0, 20.0])
-def test_a_steady_node_ten_times_slower_than_a_lottery_is_named_and_none_of_a_healthy_one(factor: float) -> None:
-    sizes = (4, 6, 12)
-    found = named(sizes, factor, 10.0)
-    assert found.count(["out of n1"]) >= 17
-    assert all(each in ([], ["out of n1"]) for each in found)
-    assert named(sizes, factor, None) == [[]] * 18

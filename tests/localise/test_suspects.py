@@ -18,6 +18,7 @@ NAMED = {
     "a direction": ["out of e with b"], "two nodes": ["a", "f"], "a rail of a node": ["b rail 2"],
     "a rail of six nodes": [], "a group of three": ["a,b,c with the others"], "no group": ["a", "b", "c"],
     "a rail of two nodes": ["a with b rail 1"], "between groups 0.9": [], "one way of two nodes": [], "few samples": [],
+    "several pairs of a node": ["several pairs of c"], "two pairs of a node": ["a with c", "b with c"],
     "the tournament alone": [], "a lost pair": [], "a dead node": ["b"], "a dead pair": ["b with e"],
 }  # fmt: skip
 
