@@ -7,6 +7,7 @@ ranges, whose leading zeros count; a name may have several brackets.
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice, product
+from math import prod
 
 from ncclprobe.model import bounds
 
@@ -22,10 +23,7 @@ def expand(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for piece in pieces:
         parts = [_choices(inside, plain) for inside, plain in re.findall(_PART, piece)]
-        total = len(names) + 1
-        for part in parts:
-            total *= max(1, len(part))
-        if total > bounds.HOST_NAMES:
+        if len(names) + prod(map(len, parts)) > bounds.HOST_NAMES:
             raise ValueError(f"more than {bounds.HOST_NAMES} host names: {text[:80]!r}")
         names += map("".join, product(*parts))
     return tuple(names)
