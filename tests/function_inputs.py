@@ -29,7 +29,7 @@ from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.suspects import localise_slowness
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.logs.stacks import read_stacks
-from ncclprobe.model import hostlist, layout, stats, training, units
+from ncclprobe.model import bounds, hostlist, layout, stats, training, units
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.registry import Check
@@ -385,6 +385,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "layout": _layout_inputs,
     "applies": _applies_inputs,
     "starts": test_starts.outcomes,
+    "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),
     "backends": _backends_inputs,
     "settings": _settings_inputs,
     **job_inputs.FUNCTIONS,
