@@ -35,23 +35,18 @@ except TimedOut:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, frozen(Path(folder)) as mount:
         os.environ["FAKE_NVML_WRITE"] = str(mount / "by-nvml")
-        sleeps = {
-            "a sleeper": ["touch", str(mount / "a")],
-            "whose child sleeps and holds its pipes": ["sh", "-c", f"touch {mount}/b & echo started; wait"],
-            "whose parent has ended": ["sh", "-c", f"touch {mount}/c & echo started"],
+        steps: dict[str, Callable[[], object]] = {
+            "a sleeper": partial(command.run, ["touch", str(mount / "a")], PATIENCE_S),
+            "a sleeping child": partial(command.run, ["sh", "-c", f"touch {mount}/b & echo; wait"], PATIENCE_S),
+            "a child whose parent ended": partial(command.run, ["sh", "-c", f"touch {mount}/c & echo"], PATIENCE_S),
+            "command.abandon": partial(abandons, ["touch", str(mount / "d")]),
+            "NvmlChild.call": partial(NvmlChild().call, "nvmlDeviceGetCount", patience_s=START_S),
+            "a program that ends after it": outlives,
         }
-        steps: dict[str, Callable[[], str]] = {
-            f"command.run of {name}": partial(times_out, partial(command.run, argv, PATIENCE_S))
-            for name, argv in sleeps.items()
-        }
-        steps["command.abandon"] = partial(abandons, ["touch", str(mount / "d")])
-        steps["NvmlChild.call"] = lambda: times_out(lambda: NvmlChild().call("nvmlDeviceGetCount", patience_s=START_S))
-        steps["a program that ends after NvmlChild.call"] = outlives
         late = [name for name, step in steps.items() if not in_time(name, step)]
         left = sleepers()
-        killed = [pid for pid in left if pending_kill(pid)]
-        print(f"{len(left)} processes still sleep uninterruptibly, {len(killed)} of them were sent SIGKILL: {left}")
-    good = not late and len(killed) == len(left) == len(steps)
+        print(f"{len(left)} processes still sleep uninterruptibly and were sent SIGKILL")
+    good = not late and len(left) == len(steps)
     print("every step came back in time" if good else "NOT as it must be")
     return int(not good)
 
@@ -72,51 +67,43 @@ def frozen(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", mount], check=True)
 
 
-def times_out(work: Callable[[], object]) -> str:
-    try:
-        return f"returned {work()!r}, which it must not"
-    except TimedOut as error:
-        return f"timed out: {error}"
-
-
-def abandons(argv: list[str]) -> str:
+def abandons(argv: list[str]) -> None:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
     time.sleep(1)
     command.abandon(process)
-    return f"timed out: abandoned, still there: {process.poll() is None}"
+    raise TimedOut("abandoned")
 
 
-def outlives() -> str:
+def outlives() -> None:
     argv = [sys.executable, "-c", OUTLIVING, str(START_S)]
-    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=2 * BOUND_S, check=True).stdout.strip()
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=2 * BOUND_S, check=True)
+    raise TimedOut(done.stdout) if done.stdout == "timed out\n" else AssertionError(done.stdout)
 
 
-def in_time(name: str, step: Callable[[], str]) -> bool:
-    started = time.monotonic()
-    outcome = step()
+def in_time(name: str, step: Callable[[], object]) -> bool:
+    started, outcome = time.monotonic(), "returned, which it must not"
+    try:
+        step()
+    except TimedOut as error:
+        outcome = f"timed out: {error}"
     seconds = time.monotonic() - started
-    good = seconds < BOUND_S and outcome.startswith("timed out")
-    print(f"{'ok' if good else 'BAD'}  {seconds:5.1f} s  {name}: {outcome}", flush=True)
-    return good
+    print(f"{seconds:5.1f} s  {name}: {outcome}", flush=True)
+    return seconds < BOUND_S and outcome.startswith("timed out")
 
 
-def sleepers() -> dict[int, str]:
-    """Processes in uninterruptible sleep on a frozen file system, with their command lines."""
-    found = {}
+def sleepers() -> list[int]:
+    """Processes in uninterruptible sleep for which SIGKILL waits, to themselves or to all their threads."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "D":
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")[:60].strip()
+            lines = (folder / "status").read_text().splitlines()
         except OSError:
             continue
-    return {pid: line for pid, line in found.items() if line}  # kernel threads have no command line
-
-
-def pending_kill(pid: int) -> bool:
-    """Whether SIGKILL waits for the process, to itself or to all its threads."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
-    return any(mask >> 8 & 1 for mask in masks)
+        said = dict(line.split(":", 1) for line in lines)
+        masks = [int(said[name], 16) for name in ("SigPnd", "ShdPnd")]
+        if "D (" in said["State"] and any(mask >> 8 & 1 for mask in masks):
+            found.append(int(folder.name))
+    return found
 
 
 if __name__ == "__main__":

@@ -41,17 +41,12 @@ def by_hand(
     return jobs
 
 
-def ranks(lab: Lab, path: Path, command: str, *options: str, cards: int = 1) -> dict[str, Running]:
-    """Start a rank of a measuring command over gloo for each of so many cards of every host; rank 0 reports."""
+def ranks(lab: Lab, path: Path, command: str, *options: str) -> dict[str, Running]:
+    """Start a rank of a measuring command over gloo on every host; rank 0 reports."""
     argv = [*NCCLPROBE, command, "--backend", "gloo", "--no-color", "--json", str(path), *options]
-    jobs = {}
-    for host in lab.hosts:
-        for card in range(cards):
-            rank, world = (host.number - 1) * cards + card, len(lab.hosts) * cards
-            seat = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": card, "LOCAL_WORLD_SIZE": cards}
-            where = {"MASTER_ADDR": "n0", "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": f"eth{card}", "OMP_NUM_THREADS": 1}
-            jobs[str(rank)] = host.start(argv, {name: str(value) for name, value in (seat | where).items()})
-    return jobs
+    job = {"WORLD_SIZE": str(len(lab.hosts)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    job |= {"MASTER_ADDR": "n0", "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": "eth0"}
+    return {host.name: host.start(argv, {**job, "RANK": str(host.number - 1)}) for host in lab.hosts}
 
 
 def report(lab: Lab, host: str = "n0") -> dict[str, Any]:

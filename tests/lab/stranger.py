@@ -2,7 +2,6 @@
 
 ``hold ADDRESS PID COUNT``: COUNT sockets held open to every port, but the meeting's, that the host of PID listens on.
 ``crowd ADDRESS PORT COUNT [SOURCE …]``: so many connections to one port, made again as they are hung up on.
-``pester ADDRESS PORT COUNT``: so many callers, of which each says one of SAID, and again when it is hung up on.
 ``seat ADDRESS PORT RANK``: hand in a capture as this node, with the token that anyone can derive.
 ``impostor PORT ADDRESS VICTIM_PORT``: be node 0 first, take a capture, send its node calling there, dismiss it with 0.
 """
@@ -79,43 +78,6 @@ def hold(address: str, pid: str, count: int, ports: set[int], sources: Sequence[
             sock.close()
 
 
-GREETING = b"ncclprobe/2 token 0123456789abcdef0123456789abcdef\n"
-SAID = {
-    "half a proof": GREETING + (64).to_bytes(4, "big") + bytes(20),
-    "a wrong proof": GREETING + (10).to_bytes(4, "big") + bytes(42),
-    "a message of 4 GiB": GREETING + b"\xff\xff\xff\xff" + bytes(500),
-    "what it hears": GREETING,
-    "noise without an end": os.urandom(1 << 16),
-    "a letter now and then": b"",
-}
-
-
-async def pester(address: str, port: int, count: int) -> None:
-    """Call, and say what no node says, in turn."""
-    print("ready", flush=True)
-    await asyncio.gather(*(_pest(address, port, [*SAID][number % len(SAID)]) for number in range(count)))
-
-
-async def _pest(address: str, port: int, trick: str) -> None:
-    end_s = time.monotonic() + FOREVER_S
-    while time.monotonic() < end_s:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(address, port)
-            writer.write(SAID[trick])
-            letters = iter(GREETING)
-            while not reader.at_eof():
-                if trick == "what it hears":
-                    writer.write(await reader.read(1 << 16))
-                elif trick == "noise without an end":
-                    writer.write(SAID[trick])
-                elif trick == "a letter now and then":
-                    writer.write(bytes([next(letters, 0)]))
-                await writer.drain()
-                await asyncio.sleep(0.1)
-            writer.transport.abort()
-        await asyncio.sleep(0.05)
-
-
 async def seat(address: str, port: int, rank: int) -> None:
     """Come as node `rank`, again and again until it is let in."""
     from ncclprobe import wire
@@ -163,8 +125,6 @@ if __name__ == "__main__":
         hold(_given[0], _given[1], int(_given[2]), set())
     elif _attack == "crowd":
         hold(_given[0], "", int(_given[2]), {int(_given[1])}, _given[3:] or ("",))
-    elif _attack == "pester":
-        asyncio.run(pester(_given[0], int(_given[1]), int(_given[2])))
     elif _attack == "seat":
         asyncio.run(seat(_given[0], int(_given[1]), int(_given[2])))
     else:

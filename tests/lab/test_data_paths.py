@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from .hosts import Host, Lab, Running, ended, why_not
 from .launchers import by_hand, findings
 
 SFTP = Path("/usr/lib/openssh/sftp-server")
-SFTP_PORT = 2022
 _MISSING = "" if SFTP.exists() and Path("/dev/fuse").exists() else "needs openssh-sftp-server and /dev/fuse"
 _WHY_NOT = why_not("sshfs") or _MISSING
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT or "-")]
@@ -43,12 +41,10 @@ class Share:
         end_s = time.monotonic() + 30.0
         for host in hosts:
             started = self.folder / f"pid-{host.name}"  # the server, which may come up after the mount
-            while not (self.is_mounted(host) and started.exists() and started.read_text()):
+            point = f" {self.point} "
+            while not (point in host.must("cat", "/proc/self/mountinfo") and started.exists() and started.read_text()):
                 assert time.monotonic() < end_s, f"{host.name}: sshfs mounts {self.point}"
                 time.sleep(0.02)
-
-    def is_mounted(self, host: Host) -> bool:
-        return f" {self.point} " in host.must("cat", "/proc/self/mountinfo")
 
     def signal(self, number: int, *hosts: Host) -> None:
         """Send a signal to the servers of hosts."""
@@ -178,46 +174,3 @@ def test_a_disk_of_each_nodes_own_is_told_from_a_shared_one(played: Played) -> N
     point = str(played.shares["a disk of its own on each node"].point)
     said = [one["message"] for one in played.notes["data.file-system"] if one["subject"] == point]
     assert said == [f"is local to each node (tmpfs of {point})"]
-
-
-SERVER = """
-import os, socket, sys
-door = socket.create_server(("0.0.0.0", int(sys.argv[1])))
-print("ready", flush=True)
-while True:
-    caller = door.accept()[0]
-    caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not os.fork():
-        os.dup2(caller.fileno(), 0), os.dup2(caller.fileno(), 1)
-        os.execv(sys.argv[2], sys.argv[2:])
-    caller.close()
-"""
-
-
-def test_a_node_whose_way_to_the_server_is_slow_is_named_by_rates_and_before_nothing_is(
-    lab: Lab, tmp_path: Path
-) -> None:
-    """40 Mbit/s to one node, by tc on the server's link to it; nothing is late, so nothing else names it."""
-    share = Share(lab, tmp_path)
-    lab.ctl.start([sys.executable, "-c", SERVER, str(SFTP_PORT), str(SFTP)]).until_says("ready")
-    words = ["-f", "-o", f"directport={SFTP_PORT},cache=no", f"{lab.ctl.address()}:{share.export}", str(share.point)]
-    share.clients = [host.start(["sshfs", *words]) for host in lab.hosts]
-    end_s = time.monotonic() + 30.0
-    while not all(share.is_mounted(host) for host in lab.hosts):
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-    try:
-        before = codes(lab, "--path", str(share.point))
-        assert (findings(lab, "warn", "fail"), before) == ({}, [0, 0, 0])
-        for number in range(2):
-            (share.export / f"large-{number}").write_bytes(os.urandom(4 << 20))
-        rate = ["root", "tbf", "rate", "40mbit", "burst", "64kb", "latency", "50ms"]
-        lab.ctl.must("tc", "qdisc", "replace", "dev", lab.hosts[-1].port(), *rate)
-        assert codes(lab, "--path", str(share.point), "--keep", str(share.folder / "kept")) == [0, 0, 0]
-        found = findings(lab, "warn", "fail")
-        assert found.keys() == {"data.rate"}
-        assert {tuple(one["nodes"]) for one in found["data.rate"]} == {ONE}
-        assert any(one["message"].startswith("sequential read") for one in found["data.rate"])
-        assert share.left == []
-    finally:
-        share.close()

@@ -17,7 +17,6 @@ import ncclprobe
 from . import Completed, Host, Lab, Running, why_not
 from .hosts import must
 from .launchers import NCCLPROBE
-from .rails import build, give_rails, with_fault
 
 TOOLS = ("sshd", "ssh", "ssh-keygen")
 _WHY_NOT = why_not(*TOOLS)
@@ -155,17 +154,3 @@ def test_hosts_are_accepted_and_a_job_that_hangs_on_them_is_looked_at() -> None:
         assert sorted(texts) == ["host0.jsonl", "host1.jsonl"]
         public = (*texts.values(), json.dumps(report["nodes"]))
         assert [name for name in ("n0", "n1") for text in public if name in text] == []
-
-
-def test_rails_are_tried_between_hosts() -> None:
-    with cluster(2) as found:
-        library = found.folder / "lib"
-        library.mkdir()
-        build(library)
-        give_rails(found.lab, library, with_fault(found.lab, state=1))
-        for host in found.hosts:
-            given = " ".join(f'"{name}={value}"' for name, value in host.env.items())
-            found.serve(host, more=f"SetEnv {given}")
-        done, report = found.asked("rails", "--timeout", "110")
-        assert done.code == report["exit_code"] == 4, done
-        assert [*told(report, "rail.dead")] == ["n0 rail 1 <-> n1 rail 1"]

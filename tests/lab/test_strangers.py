@@ -73,13 +73,6 @@ def test_a_crowd_while_a_node_is_missing_ends_in_time_and_leaves_the_node_unknow
     assert findings(lab, "fail") == {}
 
 
-def test_callers_that_say_what_no_node_says_change_nothing(lab: Lab) -> None:
-    attack(lab["n3"], "pester", lab["n0"].address(), PORT, 60)
-    done, codes = over(doctors(lab.hosts[:3]))
-    assert codes == (0, 0, 0), done
-    assert all(node["status"] in ("pass", "warn") for node in report(lab)["nodes"])
-
-
 @pytest.mark.parametrize("env", [{}, TOKEN])
 def test_a_stranger_takes_no_seat_gets_no_capture_and_dismisses_nobody(lab: Lab, env: dict[str, str]) -> None:
     stranger = attack(lab["n3"], "seat", lab["n0"].address(), PORT, 2, until="")
