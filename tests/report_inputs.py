@@ -19,7 +19,7 @@ from report.html import made
 from ncclprobe.checks.trend import history as trends
 from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
-from ncclprobe.model.findings import Blame, Severity, Status, fail, warn
+from ncclprobe.model.findings import ONCE, Blame, Certainty, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Retest
 from ncclprobe.model.pair_results import Localisation, LostPair, PairRow, RailWay
@@ -27,7 +27,7 @@ from ncclprobe.model.report import LaunchRow, NodeEnvironment, Report, Scope
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
-from ncclprobe.report import causes, delivery, digest, text
+from ncclprobe.report import causes, delivery, digest, markdown, nodes, text
 from ncclprobe.report.fleet import shared_words
 from ncclprobe.report.html import legible
 
@@ -361,14 +361,14 @@ _SCOPES = {
 
 def _sayings_inputs() -> Rows:
     """The lines about a whole report by its status, its scope, its nodes and how it was started; durations; numbers."""
-    for (name, scope), status, nodes in itertools.product(_SCOPES.items(), Status, (1, 3)):
+    for (name, scope), status, count in itertools.product(_SCOPES.items(), Status, (1, 3)):
         found = {"fail": (fail("x", "is wrong"),), "warn": (warn("x", "may be wrong"),)}.get(status.value, ())
-        checks = [samples.verdict(status, *found, node=f"n{n}", why="not read", required=n == 0) for n in range(nodes)]
+        checks = [samples.verdict(status, *found, node=f"n{n}", why="not read", required=n == 0) for n in range(count)]
         report = replace(
             samples.report(*checks, status=Status.PASS), status=status, exit_code=4 if found else 0, scope=scope
         )
         lines = (digest.headline(report), digest.conclusion(report), digest.counts(report), digest.verdict_line(report))
-        yield f"{name}, {status}, {nodes}", [line.split() for line in lines]
+        yield f"{name}, {status}, {count}", [line.split() for line in lines]
     for kind in ("single", "self", "environment", "options", "slurm", "torchrun"):
         for world, nnodes in ((None, None), (1, 1), (16, 2)):
             launched = replace(samples.HEALTHY, launch=LaunchRow(kind, nnodes, world))
@@ -378,6 +378,35 @@ def _sayings_inputs() -> Rows:
     numbers = (None, 0.0, 1e-7, 0.0123, 0.9994, 9.999, 98.76, 999.6, 12345.6, 4.2e6)
     yield "numbers", [f"{legible.rate(each)} | {legible.micros(each)}".split() for each in numbers]
     yield "ticks", [legible.micros_tick(each).split() for each in (0.5, 1.0, 999.0, 1e3, 5e3, 1e6, 2.5e6)]
+
+
+_LANES = samples.LOST_LANES
+_LISTED: Mapping[str, Sequence[Verdict]] = {
+    **{f"blame {each}": [samples.verdict(Status.FAIL, replace(_LANES, blame=each))] for each in get_args(Blame)},
+    "a warning": [samples.verdict(Status.FAIL, replace(_LANES, severity=Severity.WARN))],
+    "to be tested again": [samples.verdict(Status.FAIL, replace(_LANES, action="retest"))],
+    "once": [samples.verdict(Status.FAIL, replace(_LANES, confidence=ONCE))],
+    "measured once": [samples.verdict(Status.FAIL, replace(_LANES, confidence=Certainty("low", "measured once")))],
+    "a comparison": [samples.verdict(Status.FAIL, replace(_LANES, nodes=("n0",)), node=None)],
+    "a comparison, n1": [samples.verdict(Status.FAIL, replace(_LANES, nodes=("n1",)), node=None)],
+    "measured": [samples.verdict(Status.FAIL, fail("all_reduce", "slow", action="retest"), id="run.bandwidth")],
+    "measured again": [samples.verdict(Status.FAIL, replace(_LANES, blame="node", nodes=("n1",)), id="run.pairs")],
+    "blind": [samples.verdict(Status.UNKNOWN, why="permission denied", required=True)],
+    "explained": [samples.verdict(Status.SKIP, why="explained by gpu.driver", required=True)],
+    "does not apply": [samples.verdict(Status.SKIP, why="applies only to x", required=True)],
+    "too noisy": [samples.verdict(Status.UNKNOWN, id="run.bandwidth", why="too noisy", required=True)],
+    "a gap": [samples.verdict(Status.UNKNOWN, why="denied")],
+}
+
+
+def _lists_inputs() -> Rows:
+    """In which list n0 is, beside a healthy n1; and the annotations of a run on GitHub."""
+    for name, verdicts in _LISTED.items():
+        own = [samples.verdict(Status.PASS, id="a.b", node=node) for node in ("n0", "n1")]
+        report = samples.report(*verdicts, *own)
+        yield name, (nodes.sort(report), [line.split() for line in markdown.annotations(report)])
+    for name, report in (("sick", samples.SICK), ("cut", samples.INCONCLUSIVE), ("whole", made.whole())):
+        yield name, (nodes.sort(report), [line.split() for line in markdown.annotations(report)])
 
 
 def _redactions_inputs() -> Rows:
@@ -396,5 +425,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "stores": _stores_inputs,
     "wording": _wording_inputs,
     "sayings": _sayings_inputs,
+    "node-lists": _lists_inputs,
     "redactions": _redactions_inputs,
 }

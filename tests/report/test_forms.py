@@ -7,17 +7,30 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from junitparser import Error, Failure, JUnitXml, Skipped
+from junitparser import Failure, JUnitXml
 from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
-from ncclprobe.model.findings import ONCE, Certainty, Finding, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.findings import Status, Verdict, warn
 from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import junit, markdown, nodes, prometheus
 from tests.each_row import each_row, some
 
-from .samples import HEALTHY, INCONCLUSIVE, LOST_LANES, ROW, SICK, SLOW, fleet, hostile, report, reports, texts, verdict
+from .samples import (
+    BAND,
+    HEALTHY,
+    INCONCLUSIVE,
+    ROW,
+    SICK,
+    SLOW,
+    fleet,
+    hostile,
+    report,
+    reports,
+    texts,
+    verdict,
+)
 
 KINDS = {"healthy": HEALTHY, "sick": SICK, "inconclusive": INCONCLUSIVE, "hostile": hostile(), "fleet": fleet(30, 5)}
 
@@ -48,30 +61,6 @@ def results(suite: Any) -> dict[str, list[tuple[type, str]]]:
 def test_jenkins_takes_it(made: Report) -> None:
     xmlschema = pytest.importorskip("xmlschema")
     xmlschema.XMLSchema(str(Path(__file__).with_name("xunit.xsd"))).validate(junit.render(made))
-
-
-def test_each_check_row_and_copy_is_a_test_and_says_what_became_of_it_as_pytest_does() -> None:
-    found = suites(SICK)
-    assert results(found["n0"]) == {"pci.width": [(Failure, "GPU3: x8 of 16 lanes (+1 more)")]}
-    assert results(found["n1"]) == {
-        "pci.width": [],
-        "host.eth": [],
-        "ib.state": [(Error, "could not be done: permission denied")],
-        "pci.aer": [(Skipped, "permission denied")],
-    }
-    assert results(found["between nodes"]) == {"sync.nccl": [(Failure, "n2: differs")]}
-    assert set(results(found["missing nodes"])) == {"n3", "n4"}
-    assert (found["n1"].tests, found["n1"].errors, found["n1"].skipped) == (4, 1, 1)
-    assert [(each.name, each.value) for each in found["n1"].properties()] == [("does not apply", "1")]
-    text = next(iter(found["n0"])).result[0].text
-    assert "  seen: /sys\n  fix: reseat it\n  A link of this node is at fault; repair it." in text
-    slow = [(Failure, "bus bandwidth 50 GB/s, at least 95 expected")]
-    assert results(found["measured all_reduce"])["all_reduce 4 MiB, in place"] == slow
-    assert [result[0][0] for result in results(found["measured broadcast"]).values()] == [Error, Skipped]
-    numbers = {each.name: each.value for each in found["measured all_reduce"].properties()}
-    assert [numbers[f"{SLOW.nbytes}.in.{name}_GBps"] for name in ("busbw", "least")] == ["50", "95"]
-    copies = {"n0 GPU0 h2d": [(Failure, "20 GB/s, at least 50 expected")], "n0 GPU0 d2d GPU1": []}
-    assert results(found["measured copies"]) == copies
 
 
 @each_row("made", KINDS.values(), ids=KINDS)
@@ -134,15 +123,6 @@ def test_html_in_a_report_stays_text_and_nobody_is_called_by_a_name() -> None:
     assert ["@everyone" in markdown.text(said) for said in ("@everyone", "a@everyone")] == [False, False]
 
 
-def test_failures_are_errors_warnings_and_gaps_are_warnings() -> None:
-    said = markdown.annotations(SICK)
-    assert said[0] == "::error title=ncclprobe nodes::did not report: n[3-4]"
-    assert said[1].startswith("::error title=ncclprobe pci.width::GPU3 on n0: x8 of 16 lanes; fix: reseat it")
-    assert any(line.startswith("::warning title=ncclprobe host.eth::eth0 on n1") for line in said)
-    assert any("could not be done: permission denied" in line for line in said)
-    assert markdown.annotations(INCONCLUSIVE)[0].startswith("::warning title=ncclprobe verdict::UNKNOWN")
-
-
 @each_row("made", [fleet(500, 1, 1), hostile()], ids=["fleet", "hostile"])
 def test_annotations_are_few_and_of_one_line(made: Report) -> None:
     said = markdown.annotations(made)
@@ -176,37 +156,18 @@ def value(made: Report, name: str, **labels: str) -> float:
     return float(found)
 
 
-def test_the_run_its_verdicts_and_its_rows_are_there_in_base_units() -> None:
-    row = {"op": "all_reduce", "nbytes": str(4 << 20), "place": "in"}
-    assert value(SICK, "last_run_timestamp_seconds") == 1795219200
-    assert value(SICK, "exit_code") == 4
-    assert value(SICK, "nodes", status="missing") == 2
-    assert value(SICK, "verdicts", check="pci.width", status="pass") == 2
-    assert value(SICK, "busbw_bytes_per_second", **row) == 50e9
-    assert value(SICK, "latency_seconds", **row) == pytest.approx(20e-6)
-    assert value(SICK, "expected_busbw_bytes_per_second", **row, basis="user") == 100e9
-    assert value(SICK, "threshold_busbw_bytes_per_second", **row, basis="user") == 95e9
-    assert value(SICK, "copy_bytes_per_second", kind="h2d", concurrent="no") == 20e9
+def test_of_one_series_the_slower_row_counts_and_the_transport_is_there_where_it_was_looked_at() -> None:
     both = report(measurements=(ROW, replace(ROW, busbw_GBps=7.0, dtype="int8"), ROW))
-    assert value(both, "busbw_bytes_per_second", op="all_reduce") == 7e9  # of one series the slower row counts
+    assert value(both, "busbw_bytes_per_second", op="all_reduce") == 7e9
     assert not metrics(replace(HEALTHY, started="yesterday"))["ncclprobe_last_run_timestamp_seconds"].samples
-
-
-def test_the_way_of_the_bytes_is_there_where_it_was_looked_at() -> None:
-    assert not metrics(SICK)["ncclprobe_transport_info"].samples
     told = "NCCL → sockets over eth0 (10 Gb/s): the OFI plugin is not there" + 200 * "x"
-    found = metrics(replace(SICK, areas=(Area("GPUs", "8", Status.PASS), Area("transport", told, Status.WARN))))
-    (sample,) = found["ncclprobe_transport_info"].samples
+    areas = (Area("GPUs", "8", Status.PASS), Area("transport", told, Status.WARN))
+    (sample,) = metrics(replace(SICK, areas=areas))["ncclprobe_transport_info"].samples
     assert (sample.labels["transport"], sample.value) == (told[:128], 1)
-
-
-@each_row(("worst", "series"), [("fail", 1), ("warn", 0), ("unjudged", 0)])
-def test_only_a_row_that_may_fail_has_a_bandwidth_below_which_it_fails(worst: Any, series: int) -> None:
-    (row,) = SICK.measurements[:1]
-    assert row.expectation
-    loose = replace(row, expectation=replace(row.expectation, worst=worst))
-    found = metrics(replace(SICK, measurements=(loose,)))
-    assert len(found["ncclprobe_threshold_busbw_bytes_per_second"].samples) == series
+    for worst, series in (("fail", 1), ("warn", 0), ("unjudged", 0)):
+        loose: Any = replace(SLOW, expectation=replace(BAND, worst=worst))
+        found = metrics(replace(SICK, measurements=(loose,)))
+        assert len(found["ncclprobe_threshold_busbw_bytes_per_second"].samples) == series
 
 
 def test_the_files_of_two_commands_have_no_series_in_common() -> None:
@@ -233,76 +194,6 @@ def test_no_label_names_a_host_and_their_number_is_bounded() -> None:
     for made in (fleet(300, 3), report(*many, measurements=rows)):
         assert "gpu-00" not in prometheus.render(made)
         assert max(len(family.samples) for family in metrics(made).values()) <= prometheus.MOST_SERIES
-
-
-def list_of(*findings: Finding, id: str = "pci.width", node: str | None = "n0") -> str:
-    """In which list n0 stands, where n1 is healthy."""
-    other = verdict(Status.PASS, node="n1")
-    own = (verdict(Status.PASS),) if node is None else ()
-    made = report(verdict(Status.FAIL, *findings, id=id, node=node), *own, other)
-    return next(name for name, names in nodes.sort(made).items() if "n0" in names)
-
-
-@each_row(
-    ("finding", "expected"),
-    [
-        (replace(LOST_LANES, blame="node"), "bad"),
-        (LOST_LANES, "bad"),
-        (replace(LOST_LANES, blame="job"), "good"),
-        (replace(LOST_LANES, blame="image"), "good"),
-        (replace(LOST_LANES, severity=Severity.WARN), "good"),
-        (replace(LOST_LANES, blame="fabric"), "unsure"),
-        (replace(LOST_LANES, blame="unknown"), "unsure"),
-        (replace(LOST_LANES, action="retest"), "unsure"),
-        (replace(LOST_LANES, confidence=ONCE), "unsure"),
-        (replace(LOST_LANES, confidence=Certainty("low", "measured once")), "unsure"),
-    ],
-    ids=["node", "link", "job", "image", "warning", "fabric", "unknown", "retest", "once", "measured once"],
-)
-def test_only_a_fault_of_its_own_that_is_settled_makes_a_node_bad(finding: Finding, expected: str) -> None:
-    assert list_of(finding) == expected
-
-
-def test_a_comparison_makes_the_nodes_it_names_bad_and_no_others() -> None:
-    named = replace(LOST_LANES, nodes=("n0",))
-    assert list_of(named, node=None) == "bad"
-    assert list_of(replace(named, nodes=("n1",)), node=None) == "good"
-
-
-def test_a_measured_fault_that_names_nobody_leaves_all_in_doubt() -> None:
-    made = report(
-        verdict(Status.FAIL, fail("all_reduce 1 MiB", "slow", action="retest"), id="run.bandwidth"),
-        verdict(Status.PASS, node="n1"),
-    )
-    assert nodes.sort(made) == {"good": (), "bad": (), "unsure": ("n0", "n1"), "missing": ()}
-
-
-def test_a_slow_node_that_was_measured_again_is_bad_and_the_one_that_reported_it_is_not() -> None:
-    slow = fail("n1", "slow", blame="node", action="repair", confidence=Certainty("high", "measured again"),
-                nodes=("n1",))  # fmt: skip
-    made = report(verdict(Status.FAIL, slow, id="run.pairs"), verdict(Status.PASS, node="n1"))
-    assert nodes.sort(made)["bad"] == ("n1",)
-    assert nodes.sort(made)["good"] == ("n0",)
-
-
-@each_row(
-    "blind",
-    [
-        verdict(Status.UNKNOWN, why="permission denied", required=True),
-        verdict(Status.SKIP, why="explained by gpu.driver", required=True),
-        verdict(Status.UNKNOWN, id="run.bandwidth", why="too noisy", required=True),
-    ],
-    ids=["unknown", "explained", "measured"],
-)
-def test_a_node_that_was_not_looked_at_is_never_good(blind: Verdict) -> None:
-    assert nodes.sort(report(blind))["unsure"] == ("n0",)
-    assert nodes.sort(INCONCLUSIVE)["unsure"] == ("n0",)
-
-
-def test_a_gap_that_nobody_must_fill_and_a_check_that_does_not_apply_leave_a_node_good() -> None:
-    made = report(verdict(Status.UNKNOWN, why="denied"), verdict(Status.SKIP, why="applies only to x", required=True),
-                  verdict(Status.WARN, warn("x", "y", blame="node")), status=Status.PASS)  # fmt: skip
-    assert nodes.sort(made)["good"] == ("n0",)
 
 
 @each_row("made", [HEALTHY, SICK, fleet(2048, 2), hostile()], ids=["healthy", "sick", "fleet", "hostile"])

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from ncclprobe import DOCS, api
 from ncclprobe.model.findings import Status, Verdict, fail, seen
-from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
+from ncclprobe.model.report import Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import findings, fleet, render, tables
 from ncclprobe.report.html.legible import sentence, typed
@@ -101,15 +101,6 @@ def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None
     assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
 
 
-def test_what_could_not_be_looked_at_stands_before_the_numbers_and_its_nodes_among_the_first() -> None:
-    words = Page(render(samples.SICK)).words
-    which, blind, numbers = (words.index(each) for each in ("Which nodes", "Not checked", "Bandwidth and latency"))
-    assert which < blind < numbers
-    assert "did not report to the run" in words[which:blind]
-    for gap in ("n[3-4]", "ib.state", "pci.aer", "storage port", "not judged", "too noisy"):
-        assert gap in words[blind:numbers]
-
-
 def test_numbers_that_nobody_judged_are_no_success() -> None:
     row = replace(samples.ROW, status="unjudged", expectation=None)
     page = render(replace(samples.HEALTHY, measurements=(row,)))
@@ -161,21 +152,6 @@ def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> No
     assert words.count("Runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s") == 1  # and itself, a sentence
     assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, their kind and the checks
     assert text.count('id="finding-ib.rate"') == 1
-
-
-def test_what_costs_most_comes_first_with_its_loss() -> None:
-    small, large = (
-        fail(f"all_reduce {n} MiB", "slow", loss=loss, lost_GBps=gone)
-        for n, loss, gone in ((1, 0.1, 2.5), (4, 0.9, 43.1))
-    )
-    note = CheckNote("Slower than expected", "Every row is fast", "One bad cable shows in this number")
-    verdict = Verdict("run.bandwidth", "n0", Status.FAIL, "t", findings=(small, large))
-    report = samples.report(verdict, explained={"run.bandwidth": note})
-    card = findings.cards(report).cards[0]
-    assert [place.cost for place in card.places] == ["loses 43.10 GB/s, 90 %", "loses 2.500 GB/s, 10 %"]
-    words = Page(render(report)).words
-    for said in ("loses 43.10 GB/s", note.why, note.right, "ncclprobe explain run.bandwidth"):
-        assert said in words
 
 
 def test_what_a_source_holds_is_one_click_away_and_its_cited_line_is_marked() -> None:
