@@ -1,8 +1,6 @@
 """One way from facts to a report: which checks a question asks, what a run was to measure and did not, what counts."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import cache
@@ -105,25 +103,6 @@ def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
     assert {name.partition(".")[0] for name in trends} == {"trend"}
     assert {name.partition(".")[0] for name in of_logs} == {"job", "log"}
     assert {c.id.partition(".")[0] for c in all_of_them if c.of_run} == {"run"}
-
-
-def test_the_doctor_imports_nothing_of_a_run_and_reports_nothing_of_one(tmp_path: Path) -> None:
-    path = tmp_path / "doctor.json"
-    script = (
-        "import sys\n"
-        "from ncclprobe.commands import main\n"
-        f"main(['doctor', '--backend', 'gloo', '-q', '--json', {str(path)!r}])\n"
-        "print(*(n for n in sys.modules if n.startswith(('ncclprobe.facts.run', 'ncclprobe.checks.run'))))\n"
-        "print(*(n for n in sys.modules if n == 'ncclprobe.engine.measured'))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
-    )
-    loaded, others = done.stdout.split("\n")[-3:-1]
-    assert set(loaded.split()) == {"ncclprobe.facts.run", "ncclprobe.checks.run"}  # their faces, which name the source
-    assert others == ""
-    assert '"id": "run.' not in path.read_text()
-    assert '"id": "host.' in path.read_text()
 
 
 def test_checks_of_a_run_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,18 +56,7 @@ def _opening(tree: ast.AST) -> list[int]:
     return [call.lineno for call, name in names if name in OPENS]
 
 
-def _is_place(line: str) -> bool:
-    return any(
-        each in line
-        for each in (
-            "end.open(",
-            "partial.open(",
-            "_recorder.open(",
-            "recorder.open(",
-            "self.open(",
-            "os.mkdir(end.name,",
-        )
-    )
+PLACES = ("end.open(", "partial.open(", "recorder.open(", "self.open(", "os.mkdir(end.name,")
 
 
 def test_every_module_that_opens_a_file_by_its_path_says_why() -> None:
@@ -75,7 +64,9 @@ def test_every_module_that_opens_a_file_by_its_path_says_why() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text()
         lines = text.splitlines()
-        opening = [number for number in _opening(ast.parse(text)) if not _is_place(lines[number - 1])]
+        opening = [
+            number for number in _opening(ast.parse(text)) if not any(each in lines[number - 1] for each in PLACES)
+        ]
         if opening:
             found[str(path.relative_to(PACKAGE))] = opening
     assert {name: lines for name, lines in found.items() if name not in ALLOWED} == {}

@@ -22,21 +22,6 @@ NCCL version {version}+cuda11.0
 {host}:{pid}:{tid} [{dev}] NCCL INFO comm 0x7f{pid} rank {rank} nranks {size} cudaDev {dev} busId 7000 - Init COMPLETE
 """
 
-_PLUGIN = {
-    "2.17": """\
-{host}:{pid}:{pid} [{dev}] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot \
-open shared object file: No such file or directory
-{host}:{pid}:{pid} [{dev}] NCCL INFO NET/Plugin : No plugin found, using internal implementation
-""",
-    "2.21": """\
-{host}:{pid}:{pid} [{dev}] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so)
-{host}:{pid}:{pid} [{dev}] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object \
-file: No such file or directory : when loading libnccl-net.so
-{host}:{pid}:{pid} [{dev}] NCCL INFO NET/Plugin: Using internal network plugin.
-""",
-}
-"""What 2.17 and 2.18, and 2.21, say where no plugin is installed (src/net.cc of these releases)."""
-
 _2_12_TO_2_20 = """\
 {host}:{pid}:{pid} [{dev}] NCCL INFO cudaDriverVersion 12020
 {host}:{pid}:{pid} [{dev}] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0
@@ -110,12 +95,8 @@ COMPLETE
 """
 
 _RELEASES = {
-    "2.8.4": _BEFORE_2_12,
     "2.10.3": _BEFORE_2_12,
-    "2.14.3": _2_12_TO_2_20,
-    "2.18.3": _PLUGIN["2.17"] + _2_12_TO_2_20,
     "2.20.5": _2_12_TO_2_20,
-    "2.21.5": _PLUGIN["2.21"] + _2_12_TO_2_20,
     "2.24.3": _FROM_2_24,
     "2.27.3": _FROM_2_24,
     "2.30.7": _FROM_2_24,
