@@ -1,22 +1,30 @@
 """The functions of expectations whose answers are kept: machines, links, networks, copies, and what is assumed."""
 
+import contextlib
+import io
+import json
+import shlex
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, product
+from pathlib import Path
+from unittest import mock
 
-from expect import test_topology_file
-from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, V100
+from expect import test_judged_logs, test_topology_file
+from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, SOCKETS, V100
 from expect.captured import CAPTURES, facts_of
 from expect.nccl_machines import TOPOLOGIES
 from expect.test_recognise import ideal
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import expect
 from ncclprobe.engine.expect_target import machine_of
 from ncclprobe.expect import assumed, bands, copies, evidence, network, sockets, visible
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import predict
-from ncclprobe.expect.recognise import Recognised, recognise, seen, should_be
+from ncclprobe.expect.recognise import ExpectationContext, Recognised, recognise, seen, should_be
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
@@ -27,6 +35,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.measurement import Expectation, Retest, TimeStats
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from tests import nccl_inputs, test_choices, test_topology
@@ -134,7 +143,10 @@ def _network_inputs() -> Rows:
             yield name, [network.domains(system, shape), list(dict.fromkeys(told))]
 
 
-_ALL = (H100, A100, B200, MEGA, HIGH, P4DE, ALPS, GB300, RACK, V100, PLAIN, MESH, replace(H100, gdr=False))
+_ALL = (H100, A100, B200, MEGA, HIGH, P4DE, ALPS, GB300, RACK, V100, PLAIN, MESH, SOCKETS)
+_ALL += (replace(PLAIN, sockets=1), replace(PLAIN, p2p=False), replace(PLAIN, compute_capability=121, network="roce"))
+_ALL += tuple(replace(H100, network=each, gdr=gdr) for each in ("roce", "efa", None) for gdr in (True, False))
+_ALL += (replace(H100, nic_gbps=800), replace(H100, gpus=4, fabric="mesh"), replace(PLAIN, gpus=8))
 _SETTINGS = (
     *(
         {"NCCL_ALGO": text}
@@ -162,7 +174,10 @@ def _weighed_inputs() -> Rows:
             calls = ("all_reduce", "all_to_all", "gather")
             paths = [evidence.path_of(system, shape, op).replace(" ", "_") for op in calls]
             paths += [evidence.deciding(system, shape, op).replace(" ", "_") for op in calls]
-            yield f"{nodes} {system.name} {system.network} {system.gdr}", (paths, told)
+            name = (
+                f"{system.network} {system.gdr} {system.sockets} {system.p2p} {system.compute_capability} {system.gpus}"
+            )
+            yield f"{nodes} {system.name} {name} {system.nic_gbps}", (paths, told)
     yield "enough", [evidence.enough(*each) for each in product(range(1, 7), (9, 10, 11, 14, 15, 16))]
     yield "decades", [evidence.decade(10**power + less) for power in range(11) for less in (-1, 0)]
     for version in [(2, 30, 7), *(since for since, _ in BEFORE), (2, 20, 5)]:
@@ -199,6 +214,32 @@ def _verdict_inputs() -> Rows:
             retest = second and Retest(second, 20.0, (19.9, 20.1), 5)
             told.append(bands.judge(row, expected, retest=retest or None).status)
         yield f"{name}, {half}, launch {launch}", [f"{len(list(same))}*{word}" for word, same in groupby(told)]
+
+
+def _log_inputs() -> Rows:
+    """What is told of each judged log: each row with what was expected of it, and each finding."""
+    here = ExpectationContext(Absent("there is no GPU"), None, "")
+    real = expect.machine_of
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(
+        expect, "machine_of", lambda name, file: real(name, file) if name or file else here
+    ):  # fmt: skip
+        for name, (log, options, _) in test_judged_logs.LOGS.items():
+            path, out = Path(folder) / "run.log", io.StringIO()
+            path.write_text(log)
+            try:
+                with contextlib.redirect_stdout(out):
+                    code = expect.main(["--judge", str(path), "--json", "-", *shlex.split(options)])
+            except NcclprobeError as refused:
+                yield name, str(refused).replace(folder, "")
+                continue
+            told = json.loads(out.getvalue())
+            rows = [(row, row["expectation"] or {"value": 0.0, "threshold": 0.0}) for row in told["rows"]]
+            short = [f"{r['op']}/{r['nbytes']}/{r['status']}/{e['value']:.4g}/{e['threshold']:.4g}" for r, e in rows]
+            whys = list(dict.fromkeys(row["why"] for row in told["rows"]))
+            yield (
+                name,
+                [int(code), short, whys, *(told[each] for each in ("findings", "headline", "assumed", "failed"))],
+            )
 
 
 def _recognised_inputs() -> Rows:
@@ -341,6 +382,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "network": _network_inputs,
     "weighed": _weighed_inputs,
     "verdicts": _verdict_inputs,
+    "logs": _log_inputs,
     "recognised": _recognised_inputs,
     "paths": _path_inputs,
     "choices": test_choices.rows,

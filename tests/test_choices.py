@@ -17,11 +17,12 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import System
+from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.plugins import Linking, Plugins, SharedLibrary
 from ncclprobe.facts.software import Software
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Status
@@ -39,6 +40,7 @@ from tests.each_row import each_row, known
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
 every_capture = each_row("name", [path.stem for path in CAPTURES])
+ALL_KINDS = (CommIdHost, Linking)
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)
 UNREAD = Absent("permission denied")
 DATA_NICS = ",".join(f"eth{number}" for number in range(1, 9))
@@ -67,7 +69,7 @@ def snapshot(name: str) -> Snapshot:
 
 def changed(name: str, **changes: Any) -> Snapshot:
     """A machine with other facts, by the name of their type in lower case."""
-    kinds = {kind.__name__.lower(): kind for kind in KINDS}
+    kinds = {kind.__name__.lower(): kind for kind in (*KINDS, *ALL_KINDS)}
     before = snapshot(name)
     return replace(before, facts={**before.facts, **{kinds[key]: fact for key, fact in changes.items()}})
 
@@ -83,6 +85,17 @@ def rows() -> Iterator[tuple[str, object]]:
         cases[f"{name} {' '.join(map('='.join, variables.items()))}"] = under(name, **variables)
     for name, minor in product(SET_ON, (9, 16, 20, 22, 24, 26, 28, 30)):
         cases[f"{name} NCCL 2.{minor}"] = choose(changed(name, software=nccl(2, minor, 3)))
+    (plugin,) = (each for each in snapshot("aws-p4d").facts[Plugins].all if each.kind == "net")
+    for name, flavour in product(SET_ON[:3], ("ofi", "tcpx", "tcpxo", "gib", "sharp", "ucx", "")):
+        own = Plugins((replace(plugin, flavour=flavour, names=(), interfaces=()),))
+        for needed in ("", "libfabric.so.1"):
+            library = SharedLibrary(needed, "", plugin.path) if needed else None
+            linking = Linking((library,) if library else (), plugin.path)
+            cases[f"{name} plugin {flavour} {needed}"] = choose(changed(name, plugins=own, linking=linking))
+    for addresses in ((), ("10.3.0.77", "10.0.0.11"), ("192.0.2.1",)):
+        host = CommIdHost("node-0", addresses, "" if addresses else "unknown host")
+        given = having(NCCL_COMM_ID="node-0:9999")
+        cases[f"gcp-a3-mega node-0 is {addresses}"] = choose(changed("gcp-a3-mega", settings=given, commidhost=host))
     for name, made in cases.items():
         pairs = tuple(replace(each, pairs=((str(len(each.pairs)), ""),)) for each in made.p2p.chosen or ())
         if " " not in name or made != cases[name.partition(" ")[0]]:

@@ -385,6 +385,7 @@ MADE = [
             (10, 9, 8, 7.5, 7): "",
         }.items()
     ),
+    (card("export NCCL_NET=Socket"), ONE_L40S, "exit 4 | is pass | fail: NCCL_NET=Socket in this log costs 65%"),
     (slow_in_place(), "", "note: | 2 GiB (in place) drops to 163"),
     # A setting of one run is not one of the next, and an export is.
     (card("mpirun -x NCCL_IB_DISABLE=1 all_reduce_perf") + card(""), ONE_L40S,
