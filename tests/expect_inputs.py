@@ -11,8 +11,23 @@ from pathlib import Path
 from unittest import mock
 
 from expect import test_judged_logs, test_topology_file
-from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, SOCKETS, V100
-from expect.captured import CAPTURES, facts_of
+from expect.boxes import (
+    A100,
+    ALPS,
+    B200,
+    CAPTURES,
+    GB300,
+    H100,
+    HIGH,
+    MEGA,
+    MESH,
+    P4DE,
+    PLAIN,
+    RACK,
+    SOCKETS,
+    V100,
+    facts_of,
+)
 from expect.nccl_machines import TOPOLOGIES
 from expect.test_recognise import ideal
 
@@ -177,7 +192,7 @@ def _weighed_inputs() -> Rows:
             name = (
                 f"{system.network} {system.gdr} {system.sockets} {system.p2p} {system.compute_capability} {system.gpus}"
             )
-            yield f"{nodes} {system.name} {name} {system.nic_gbps}", (paths, told)
+            yield f"{nodes} {system.name} {name} {system.gpus} x {system.nic_gbps}", (paths, told)
     yield "enough", [evidence.enough(*each) for each in product(range(1, 7), (9, 10, 11, 14, 15, 16))]
     yield "decades", [evidence.decade(10**power + less) for power in range(11) for less in (-1, 0)]
     for version in [(2, 30, 7), *(since for since, _ in BEFORE), (2, 20, 5)]:

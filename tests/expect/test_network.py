@@ -67,14 +67,11 @@ VALUES = {
         limit_of(replace(GB300, nics=8, nic_gbps=400), (4,) * 32, "all_to_all", 660), "all to all", 47.7, 0.02
     ),
     "the slot of a GB300's NIC": (limit_of(GRACE, (1, 1), "all_reduce"), "two nodes", 56, 0.01),
-    "two of them": (limit_of(replace(GRACE, nics=2), (1, 1), "all_reduce"), "two nodes", 112, 0.01),
     "a rank that sends to the next": (
         limit_of(replace(ALPS, gpus=1, domain_gpus=1, nics=1), (1,) * 4, "sendrecv"), "one NIC", 24.2, 0.06
     ),
-    "an unknown fabric": (limit_of(replace(H100, network=None), (8,) * 4, "all_reduce"), "ring", 0.85 * 400, 0.001),
     "a slot carries payload": (limit_of(replace(H100, pcie_GBps=24), (8,) * 4, "all_gather"), "ring", 211, 0.01),
     "the node with the fewest GPUs": (limit_of(H100, (8, 8, 4), "all_gather"), "ring", 188, 0.001),
-    "all nodes alike": (limit_of(H100, (8, 8, 8), "all_gather"), "ring", 376, 0.001),
     "two g7e.8xlarge, whose slot is four times the NIC": (limit_of(STAGED, (1, 1), "all_gather"), "ring", 12.4, 0.1),
     "two GB10 of one memory": (
         limit_of(replace(STAGED, compute_capability=121, nics=2, pcie_GBps=12, network="roce"), (1, 1), "all_gather"),

@@ -5,7 +5,7 @@ What each capture shows and is taken for is kept in tests/data/command_values/re
 
 from pathlib import Path
 
-from expect.captured import CAPTURES, facts_of, named
+from expect.boxes import CAPTURES, facts_of, named
 from ncclprobe.expect.recognise import MachineFacts, Recognised, recognise, seen, should_be
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, Match, find, table
