@@ -253,20 +253,15 @@ def report(name: str) -> Report:
 
 
 @every_capture
-def test_choices_are_read_back_as_they_were_written_and_shown_in_lines_that_fit(name: str, tmp_path: Path) -> None:
+def test_choices_are_read_back_as_they_were_written(name: str, tmp_path: Path) -> None:
     as_json.write(report(name), str(tmp_path / "r.json"))
     assert as_json.read(str(tmp_path / "r.json")) == report(name)
-    assert "would choose" not in as_text.render(report(name))
-    for width in (60, 100):
-        lines = as_text.render(report(name), verbose=True, width=width).split("would choose\n")[1].splitlines()
-        assert [line.split()[0] for line in lines if line[:3].strip()][-3:] == ["NVLS", "checks:", "Ready"]
-        assert len(lines) < 40
-        assert all(len(line) <= width or "/" in line for line in lines)
 
 
 def test_alike_is_said_once_and_each_reason_is_there() -> None:
     text = " ".join(as_text.render(report("hgx-h100"), verbose=True).split())
     assert "what NCCL 2.21.5 would choose" in text
+    assert "would choose" not in as_text.render(report("hgx-h100"))
     assert "bootstrap eno1 10.0.0.11: what ^docker,lo leaves, in the kernel's order" in text
     assert "GPU7 mlx5_7: at PIX, within PXB a peer-memory module is loaded" in text
     assert "GPU pairs P2P all 28: NVL, within PXB" in text

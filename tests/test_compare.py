@@ -70,6 +70,7 @@ CUT = {"status": Status.UNKNOWN, "exit_code": 3}
 WHOLE = row(91.75, algbw_GBps=52.43)
 LONGER = replace(WHOLE, nbytes=1 << 21, count=1 << 19, time_us=TimeStats(40.0))
 SLOW = replace(row(45.9, algbw_GBps=26.2), time_us=TimeStats(40.0), interval_us=(39.8, 40.2))
+NOISY = [row(100, 0.4, op="reduce_scatter", nbytes=1 << n, place="out") for n in (20, 29)]
 ERROR = "n0: Test NCCL failure common.cu:44 'internal error'\n"
 
 
@@ -103,6 +104,10 @@ COMPARED: dict[str, tuple[Report | str, Report | str, int, str]] = {
                fingerprint=Fingerprint({"gpu": "7 x NVIDIA H100"})), 0,
         "new: warn nvl.links on n0: GPU3: lost a link | fixed: warn ib.state on n0: mlx5_0:1: is down"
         " | changed: gpu: 8 x NVIDIA H100 -> 7 x NVIDIA H100 | changed: nccl: 2.26 -> 2.28",
+    ),
+    "within noise, of several sizes": (
+        report(*NOISY, *(row(100, nbytes=1 << n) for n in (3, 10, 20))), report(*NOISY), 0,
+        "2026-01-02 03:04:05 UTC | within noise | only in the old: all_reduce 8 B to 1 MiB, 3 sizes (float32, in place",
     ),
     "a new failure": (report(row(100)), report(row(100), **FAILED), 4, ""),
     "an old failure": (report(row(100), **FAILED), report(row(100), **FAILED), 0, ""),
@@ -142,23 +147,6 @@ def test_what_is_slower_beyond_noise_new_or_wrong_fails(
     if options:
         (found,) = json.loads(said)["rows"]
         assert found["low"] < found["share"] < found["high"]
-
-
-def test_a_comparison_fits_80_columns_and_says_names_and_dates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    long = [row(100, 0.4, op="reduce_scatter", nbytes=1 << n, place="out") for n in (20, 29)]
-    gone = [row(100, nbytes=1 << n) for n in (3, 10, 20)]
-    as_json.write(report(*long, *gone), str(tmp_path / "old.json"))
-    as_json.write(report(*long), str(tmp_path / "new.json"))
-    assert main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")]) == 0
-    said = capsys.readouterr().out
-    head, *lines = said.splitlines()
-    assert "2026-01-02 03:04:05 UTC" in head
-    assert max(map(len, lines[1:])) <= 80
-    assert said.count("within noise") == 3
-    assert "only in the old: all_reduce 8 B to 1 MiB, 3 sizes (float32, in place" in said
 
 
 @each_row(

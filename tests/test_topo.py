@@ -267,19 +267,3 @@ def test_folders_and_pipes_are_refused_and_without_a_file_this_machine_is_asked(
     command.chmod(0o755)
     assert main(["topo"]) == 0
     assert capsys.readouterr().out.startswith("topo-m: 1 GPU, 0 NICs")
-
-
-def test_a_matrix_wider_than_the_terminal_comes_in_parts(
-    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    gpus, nics = [f"GPU{n}" for n in range(8)], [f"rocep{n}s0f0" for n in range(8)]
-    rows = ["\t".join([a, *("X" if a == b else "NODE" for b in (*gpus, *nics))]) for a in (*gpus, *nics)]
-    _, text = printed(tmp_path, capsys, "\n".join(["\t".join(["", *gpus, *nics]), *rows, ""]))
-    out = text.splitlines()
-    assert max(map(len, out)) <= 80
-    whole = out[: next(n for n, line in enumerate(out) if "nearest NICs" in line)]
-    heads = [line.split() for line in whole if line.startswith("    ") and set(line.split()) <= {*gpus, *nics}]
-    assert [name for head in heads for name in head] == gpus + nics
-    near = out[len(whole) : len(whole) + len(gpus)]
-    assert max(map(len, near)) > 80 - len(nics[0]) - 2, "NICs that fit stand on a line"

@@ -1,4 +1,4 @@
-"""Regular machines for the search, the costs and the network, with the links of docs/maintainers/nccl.md; and captures."""
+"""Regular machines for search, costs and network, with the links of docs/maintainers/nccl.md; and captured ones."""
 
 from functools import cache
 from pathlib import Path

@@ -35,7 +35,6 @@ _NAMES = {name: op for op, name in cost.FUNCTIONS.items()}
 _PROTOCOLS: dict[str, Protocol] = {"LL": "LL", "LL128": "LL128", "SIMPLE": "Simple"}
 _ALGORITHMS: dict[str, Algorithm] = {"RING": "Ring", "TREE": "Tree", "NVLS": "NVLS", "NVLS_TREE": "NVLSTree"}
 _TREE = cost.Forced(frozenset[Algorithm](("Tree",)), frozenset[Protocol](("LL", "Simple")))
-_CELL = 32 << 10
 _NEAR = {"PXB": "PIX"}
 _NOT_TREE = cost.Forced(None, frozenset[Protocol](("LL", "Simple")))
 
@@ -108,13 +107,11 @@ def _tuned(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, o
         graph = getattr(known, name) if known else None
         yield "channels", name, theirs[0], graph and graph.channels
         yield "speed and path", name, _seen(theirs), graph and _own(graph)
-    for function, nbytes, algorithm, protocol, channels in row["choices"]:
+    for function, nbytes, algorithm, protocol, _ in row["choices"]:
         whole = nbytes * (shape.ranks if function in ("AllGather", "ReduceScatter") else 1)
         chosen = known and _chosen(known, system, shape, _NAMES[function], whole, "NCCL_ALGO" in row["settings"])
         about, taken = f"{function} {nbytes}", (_ALGORITHMS[algorithm], _PROTOCOLS[protocol])
         yield "algorithm and protocol", about, taken, chosen and chosen[:2]
-        launched = chosen and _launched(chosen[2], function, nbytes, protocol, shape.ranks)
-        yield "channels of a call", about, channels, launched
 
 
 def system_of(machine: Topology, settings: dict[str, str]) -> NodeSystem:
@@ -129,22 +126,6 @@ def _chosen(
     rule = None if not forced else _TREE if op == "all_reduce" else _NOT_TREE
     best = cost.best(found, system, shape, op, nbytes, VERSION, rule)
     return (best.algorithm, best.protocol, best.channels) if best else None
-
-
-def _launched(channels: int, function: str, nbytes: int, protocol: str, ranks: int) -> int:
-    """How many of the `channels` that the cost model gives a call its bytes fill, cell by cell (src/enqueue.cc:576)."""
-    traffic = {"AllReduce": 2, "AllGather": ranks, "ReduceScatter": ranks}.get(function, 1) * (
-        4 if protocol == "LL" else 1
-    )
-    cell = _up(_up(_CELL, traffic, 1), 16)
-    cells = _up(nbytes, cell, 1)
-    each = min(cells, _up(_up(max(_CELL, nbytes * traffic) // channels, 16), cell * traffic, 1))
-    return 1 + (cells - each) // each + bool((cells - each) % each)
-
-
-def _up(number: int, step: int, unit: int = 0) -> int:
-    """Round up to a multiple of `step`, or count such steps."""
-    return -(-number // step) * (unit or step)
 
 
 def _seen(graph: list[Any]) -> tuple[float | str | bool, ...]:
@@ -189,12 +170,12 @@ def test_a_line_of_nccls_is_ours_too_but_for_what_is_named() -> None:
     assert differing == OTHERWISE
     assert {each.machine for each in found if each.ours is None} == NOT_KNOWN
     counts = Counter((where(each), each.kind) for each in found)
-    kinds = ("transport", "channels", "speed and path", "algorithm and protocol", "channels of a call")
+    kinds = ("transport", "channels", "speed and path", "algorithm and protocol")
     assert {place: tuple(counts[place, kind] for kind in kinds) for place, _ in counts} == {
-        "node": (1331, 146, 146, 2806, 2806),
-        "node, NVLS": (210, 51, 51, 652, 652),
-        "nodes": (845, 30, 30, 572, 572),
-        "nodes, NVLS": (382, 18, 18, 228, 228),
+        "node": (1331, 146, 146, 2806),
+        "node, NVLS": (210, 51, 51, 652),
+        "nodes": (845, 30, 30, 572),
+        "nodes, NVLS": (382, 18, 18, 228),
     }
     # NVLS is chosen where it is on and enough GPUs pull.
     taken = {row["machine"] for row in recorded() if any("NVLS" in choice[2] for choice in row["choices"])}
