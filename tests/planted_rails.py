@@ -1,8 +1,7 @@
 """Plant the loss of a rail in captured machines, and see whether facts name it.
 
 A rail is an RDMA device that is the nearest of a GPU. In a fleet one machine has lost it: its port is down, disabled,
-on one lane or at half its rate, or the device is gone; or its port is up, and in a measured all_reduce it moved
-nothing, or a tenth.
+on one lane or at half its rate, or the device is gone.
 """
 
 import json
@@ -12,33 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from fleets.captures import capture
 
 from ncclprobe.checks.ib import distances, groups, serving
 from ncclprobe.engine.collect import Traces, capture_facts
-from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
+from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.run.samples import Participants, RunRequest
-from ncclprobe.facts.traffic import Count
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, parse
-from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.errors import HostError
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.nccl.nic_traffic import Carried, operation_traffic
-from ncclprobe.nccl.selection import choose
 
 CAPTURES = Path(__file__).parent / "captures"
 MOST = 4
 IB, VERBS, PCI = "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/bus/pci/devices"
-NBYTES = 1 << 30
 _COLLECTORS = discover("ncclprobe.facts", Collector, MACHINE)
 
 Answers = dict[Question, str | HostError]
@@ -127,8 +118,6 @@ PLANTS: dict[str, Plant] = {
     "off the PCI bus": off_the_bus,
     "off the PCI bus at boot, others renamed": renamed,
 }
-LEFT = {"moved no byte, ACTIVE": 0.0, "moved a tenth, ACTIVE": 0.1}
-"""Of its bytes, what the NIC carries in a run."""
 
 
 class Told(NamedTuple):
@@ -172,12 +161,11 @@ def machines(name: str) -> Machines:
     return Machines([dict(host.answers) for host in hosts], snapshots, rails)
 
 
-def above_a_note(snapshots: Sequence[Snapshot], run: RunLog | None = None) -> set[Told]:
-    """All that is said of these machines, and of the run where one is given, but notes."""
-    checks = every_check(MEASURED if run else MACHINE)
+def above_a_note(snapshots: Sequence[Snapshot]) -> set[Told]:
+    """All that is said of these machines but notes."""
     return {
         Told(v.id, each.subject, each.message, (v.node,) if v.node else each.nodes)
-        for v in judge(snapshots, checks, Job(), run_facts(run) if run else None)
+        for v in judge(snapshots, every_check(MACHINE), Job())
         for each in v.findings
         if each.severity is not Severity.NOTE
     }
@@ -211,36 +199,3 @@ def planted(name: str, plant: Plant, device: str, size: int) -> Outcome:
     plant(answers, device)
     fleet[at] = capture_facts(Replay(answers, f"n{at}"), _COLLECTORS)
     return outcome(above_a_note(fleet), healthy, f"n{at}", device)
-
-
-def traffic(those: Machines, size: int, at: int, device: str, left: float) -> RunLog:
-    """The log of a run in which every rail carried the same bytes of an all_reduce, but for `device` of node `at`."""
-    fleet, gpus = those.snapshots[:size], len(those.snapshots[0].facts[Gpus].all)
-    hosts = tuple(each.node for each in fleet for _ in range(gpus))
-    each = 2 * NBYTES // len(those.rails)
-    carried = []
-    for number, snapshot in enumerate(fleet):
-        expected = frozenset(one.port for one in choose(snapshot).hcas.chosen or ())
-        counts = {port: Count(each, each) if port[:-2] in those.rails else Count(0, 0) for port in expected}
-        if number == at:
-            counts[f"{device}:1"] = Count(round(each * left), round(each * left))
-        carried.append(Carried(snapshot.node, {}, counts, expected))
-    ranks = tuple(range(gpus)) * size
-    said = {
-        "asked": RunRequest(nic_traffic=True),
-        "participants": Participants("torchrun", len(hosts), hosts, "nccl", nnodes=size, gpus=ranks),
-        "nic_traffic": [operation_traffic("all_reduce", NBYTES, carried)],
-    }
-    log = RunLog()
-    for key, value in said.items():
-        log.add(key, msgspec.to_builtins(value, str_keys=True))
-    return log
-
-
-def carried(name: str, left: float, device: str, size: int) -> Outcome:
-    """A run of `size` nodes, in which one NIC carried only a part of what the others did."""
-    those = machines(name)
-    fleet, at = those.snapshots[:size], (those.rails.index(device) + 1) % size
-    healthy = above_a_note(fleet, traffic(those, size, 0, those.rails[0], 1.0))
-    found = above_a_note(fleet, traffic(those, size, at, device, left))
-    return outcome(found, healthy, f"n{at}", device)

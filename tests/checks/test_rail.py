@@ -351,23 +351,12 @@ NAMED_BY = {
     "no RDMA device": {"sync.machine"},
     "off the PCI bus": {"sync.machine"},
     "off the PCI bus at boot, others renamed": {"sync.machine"},
-    "moved no byte, ACTIVE": {"run.nic-traffic"},
-    "moved a tenth, ACTIVE": {"run.nic-traffic"},
 }
 
 
 @each_row("size", [2, 4])
-@each_row("title", [*planted_rails.PLANTS, *planted_rails.LEFT])
+@each_row("title", planted_rails.PLANTS)
 def test_a_rail_that_a_node_lost_is_named_whichever_way_it_was_and_no_other_is(title: str, size: int) -> None:
-    if title in planted_rails.PLANTS:
-        found = planted_rails.planted(MACHINE, planted_rails.PLANTS[title], LOST, size)
-    else:
-        found = planted_rails.carried(MACHINE, planted_rails.LEFT[title], LOST, size)
+    found = planted_rails.planted(MACHINE, planted_rails.PLANTS[title], LOST, size)
     assert {told.check for told in found.named} == NAMED_BY[title]
     assert found.others == ()
-
-
-@each_row("left", [0.5, 1.0])
-def test_a_nic_that_did_half_of_its_part_or_all_is_not_named(left: float) -> None:
-    found = planted_rails.carried(MACHINE, left, LOST, 4)
-    assert (found.named, found.told, found.others) == ((), (), ())

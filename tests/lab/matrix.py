@@ -46,7 +46,7 @@ class Row(Struct, frozen=True):
     """One fault. `codes`: exit codes of the hosts in order, None for any; `also`: ids that may come as consequences.
 
     `instead` is as good as `expect`, if it depends on a moment which of them comes. `words` are options of every
-    doctor, and `own` more of n1's. `kill`: n1's doctor is killed as soon as it has reached n0.
+    doctor. `kill`: n1's doctor is killed as soon as it has reached n0.
     """
 
     name: str
@@ -59,7 +59,6 @@ class Row(Struct, frozen=True):
     nics: int = 1
     gpus: bool = False
     words: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
     kill: bool = False
     timeout_s: float = 40.0
 
@@ -92,10 +91,7 @@ def play(row: Row) -> str:
         # torch here may be built without CUDA, which is no fault
         words = [*(("--backend", "nccl", "--ignore", "env.start") if row.gpus else ()), *row.words]
         words += ["--timeout", f"{row.timeout_s:g}", "--wait", f"{row.wait_s:g}"]
-        jobs = {}
-        for host in lab.hosts:
-            own = row.own if host.name == "n1" else ()
-            jobs |= by_hand([host], *words, *own, nodes=row.hosts, env={})
+        jobs = by_hand(lab.hosts, *words, env={})
         if row.kill:
             _until_connected(lab["n1"])
             jobs["n1"].kill()
@@ -260,12 +256,6 @@ ROWS = (
         hosts=2,
     ),
     Row(
-        "two nodes claim one rank",
-        lambda lab: None,
-        (Named("launch.ranks", BOTH, "2 nodes", "rank", blame="job"),),
-        own=("--node-rank", "2"),
-    ),
-    Row(
         "a node's doctor is killed while it talks to rank 0",
         lambda lab: None,
         (Named("sync.nodes", subject="n1"),),
@@ -332,21 +322,6 @@ ROWS = (
         gpus=True,
     ),
     Row(
-        "one node has NCCL_ALGO",
-        _env(NCCL_ALGO="Ring"),
-        (Named("sync.env", N1, "Ring", "NCCL_ALGO", blame="job"),),
-        also=("env.forced-algo",),
-        gpus=True,
-    ),
-    Row(
-        "one node has a GPU less",
-        _env(FAKE_NVML_GPUS="1"),
-        (Named("sync.machine", (), "1 GPUs"),),
-        IN_PART,
-        hosts=2,
-        gpus=True,
-    ),
-    Row(
         "one node's clock is three minutes ahead",
         lambda lab: _use(lab, faults.clock_off(lab["n1"], 180)),
         (Named("sync.clock", N1, "n1 is 180 s ahead", severity="warn"),),
@@ -368,19 +343,6 @@ ROWS = (
         hosts=2,
         gpus=True,
         words=BY_ADDRESS,
-    ),
-    Row(
-        "one node's own name is ::1, and the others have IPv4",
-        _own_name("::1"),
-        (Named(GROUP, N1, "::1", blame="image"),),
-        ONE_IS_BAD,
-        also=("launch.names",),
-        words=BY_ADDRESS,
-    ),
-    Row(
-        "GLOO_SOCKET_IFNAME names no interface on one node",
-        _env(GLOO_SOCKET_IFNAME="eth9"),
-        (Named("env.ifname", N1, "eth9", "GLOO_SOCKET_IFNAME", blame="job"),),
     ),
     Row(
         "gloo's card is closed on one node, under NCCL",
