@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import zoo
 from launching import free_port
-from zoo import changes
 from zoo.answers import Answers
+from zoo.sick import file, resolves, variables
 
 from ncclprobe.cluster.gather import NodePlace, Times, assemble, node_name, parse_rank_answers
 from ncclprobe.cluster.gather import coordinator as node_0
@@ -77,9 +77,9 @@ def machine(number: int, rank: int, nodes: int, sick: bool = False) -> dict[Any,
 
     seat = dict.fromkeys(("RANK", "NODE_RANK"), rank) | dict.fromkeys(("WORLD_SIZE", "NNODES"), nodes)
     given = {name: str(value) for name, value in {**seat, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items()}
-    job = changes.variables(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", **given)
-    found = changes.resolves("127.0.0.1", "127.0.0.1")
-    down = [changes.file("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")] if sick else []
+    job = variables(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", **given)
+    found = resolves("127.0.0.1", "127.0.0.1")
+    down = [file("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")] if sick else []
     server = replace(zoo.MACHINES["hgx-h100"], name=f"n{number}", title=f"n{number}")
     return dict(zoo.answers(server, moved, job, found, *down))
 
