@@ -31,34 +31,18 @@ def render_json(report: Report, rows: Sequence[Measurement]) -> str:
     """`rows`, one group of them, as a version 3 file."""
     first, wrong, rates = rows[0], sum(row.wrong or 0 for row in rows), [row.busbw_GBps for row in rows]
     document = {
-        **{
-            "version": VERSION,
-            "start_time": report.started[:19].replace("T", " "),
-            "args": [program(first.op)],
-            "env": [],
-        },
+        **{"version": VERSION, "args": [program(first.op)], "errors": [""], "results": [*map(_result, _lines(rows))]},
         "nccl_version": _code(first.library.version) if first.backend == "nccl" else 0,
-        "config": _config(report, rows),
-        "results": [_result(pair) for pair in _lines(rows)],
+        "config": {
+            **{"nthreads": 1, "ngpus": 1, "iterations": _most(rows), "aggregated_iterations": 1},
+            **{"graph": int(first.mode == "graph"), "blocking_collectives": _bool(first.mode == "blocking")},
+            "devices": [{"rank": rank, "hostname": host} for rank, host in enumerate(_hosts(report, first))],
+        },
         "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
         "average_bus_bandwidth": {"bandwidth": round(sum(rates) / len(rates), 6), "okay": "unchecked"},
-        **{"errors": [""], "end_time": report.started[:19].replace("T", " ")},
         "ncclprobe": {"backend": first.backend, "version": first.library.version},
     }
     return json.dumps(document, indent=1) + "\n"
-
-
-def _config(report: Report, rows: Sequence[Measurement]) -> dict[str, Any]:
-    first, sizes = rows[0], [row.nbytes for row in rows]
-    one = {"group": 0, "pid": 0, "device": 0, "device_hex": "", "device_info": ""}
-    return {
-        **{"nthreads": 1, "ngpus": 1, "minimum_bytes": min(sizes), "maximum_bytes": max(sizes), "warmup_iters": 0},
-        **{"step_factor": _factor(rows), "iterations": _most(rows), "aggregated_iterations": 1},
-        "validation": int(any(row.wrong is not None for row in rows)),
-        **{"graph": int(first.mode == "graph"), "blocking_collectives": _bool(first.mode == "blocking")},
-        **{"per_iter_timing": "false", "per_iter_skip": 0, "parallel_init": "false"},
-        "devices": [{"rank": rank, "hostname": host, **one} for rank, host in enumerate(_hosts(report, first))],
-    }
 
 
 def _most(rows: Sequence[Measurement]) -> int:
@@ -89,16 +73,13 @@ def _lines(rows: Sequence[Measurement]) -> list[dict[str, Measurement]]:
 
 def _result(line: dict[str, Measurement]) -> dict[str, Any]:
     row = next(iter(line.values()))
-    return {
-        **{
-            "size": row.nbytes,
-            "count": row.count,
-            "type": _NAMES.get(row.dtype, row.dtype),
-            "redop": row.redop or "none",
-        },
-        **{"root": f"{_root(row):6d}", "out_of_place": _body(line.get("out")), "in_place": _body(line.get("in"))},
-        **{"actual_iterations": row.iters * row.batches, "experiment_name": ""},
+    what = {
+        "size": row.nbytes,
+        "count": row.count,
+        "type": _NAMES.get(row.dtype, row.dtype),
+        "redop": row.redop or "none",
     }
+    return {**what, "out_of_place": _body(line.get("out")), "in_place": _body(line.get("in"))}
 
 
 def _body(row: Measurement | None) -> dict[str, Any] | None:
@@ -111,16 +92,16 @@ def _body(row: Measurement | None) -> dict[str, Any] | None:
 
 def render_text(report: Report, rows: Sequence[Measurement]) -> str:
     """`rows`, one group of them, as the table that nccl-tests prints. Out of place is blank where it was not timed."""
-    first, name, config = rows[0], program(rows[0].op), _config(report, rows)
+    first, name, sizes = rows[0], program(rows[0].op), [row.nbytes for row in rows]
     wrong = sum(row.wrong or 0 for row in rows)
     code = _code(first.library.version) if first.backend == "nccl" else 0
     lines = [
         *([f"# nccl-tests version 2.19.6 nccl-headers={code} nccl-library={code}"] if code else []),
         f"# Collective test starting: {name}",
         *([f"# {OURS} {first.backend} {first.library.version}"] if first.backend != "nccl" else []),
-        f"# nThread 1 nGpus 1 minBytes {config['minimum_bytes']} maxBytes {config['maximum_bytes']} step: "
-        f"{config['step_factor']}(factor) warmup iters: 0 iters: {config['iterations']} agg iters: 1 validation: "
-        f"{config['validation']} graph: {config['graph']} unalign: 0",
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: "
+        f"{_factor(rows)}(factor) warmup iters: 0 iters: {_most(rows)} agg iters: 1 validation: "
+        f"{int(any(row.wrong is not None for row in rows))} graph: {int(first.mode == 'graph')} unalign: 0",
         *(["# Blocking Enabled: wait after each inner iteration (-m), no barrier"] * (first.mode == "blocking")),
         *("#", "# Using devices"),
         *(

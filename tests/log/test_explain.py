@@ -47,20 +47,6 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     assert " ".join(lines[-2:]).strip() == last
 
 
-@each_row(
-    ("text", "code"),
-    [
-        (NO_INTERFACE, 4),
-        (WATCHDOG.format(r=0) + WATCHDOG.format(r=1), 3),
-        ("n0:7:9 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n", 0),
-    ],
-)
-def test_it_is_no_gate_unless_it_is_asked_to_be(tmp_path: Path, text: str, code: int) -> None:
-    folder = written(tmp_path, a=text)
-    assert explain.main([folder, "-q"]) == 0
-    assert explain.main([folder, "-q", "--exit-code"]) == code
-
-
 @each_row("text", ["hello\n", "the loss fell\nand we went home\n"])
 def test_of_a_text_without_a_known_line_it_does_not_say_that_nothing_failed(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="contains no recognised line of NCCL, torch or a launcher"):
