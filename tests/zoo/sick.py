@@ -439,17 +439,19 @@ ENVIRONMENT = (
         gone(_TORCH, kind="elf"),
     ),
     plant(
-        "nccl-shadowed | an older libnccl.2 without its version in its name, by LD_LIBRARY_PATH | "
-        "warn env.start /opt/site/lib/libnccl.2",
+        "nccl-shadowed | an older libnccl.so.2 without its version in its name, by LD_LIBRARY_PATH | "
+        "warn env.start /opt/site/lib/libnccl.so.2",
         variables(LD_LIBRARY_PATH="/opt/site/lib"),
-        shared_library("/opt/site/lib/libnccl.2", "ncclAllReduce", version="2.19.3"),
+        shared_library("/opt/site/lib/libnccl.so.2", "ncclAllReduce", version="2.19.3"),
         calls(_TORCH, "ncclAllReduce", "ncclCommSplit"),
         dynamic(_TORCH, rpath="", runpath="$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN/../../nvidia/nccl/lib"),
-        also=("fail env.libraries libnccl.2",),
+        also=("fail env.libraries libnccl.so.2",),
     ),
     plant(
-        "plugin-glibc | a network plugin that was built for a newer system | warn env.libraries libc.6",
-        dynamic("/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so", needs_versions={"libc.6": ["GLIBC_2.38"]}),
+        "plugin-glibc | a network plugin that was built for a newer system | warn env.libraries libc.so.6",
+        dynamic(
+            "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so", needs_versions={"libc.so.6": ["GLIBC_2.38"]}
+        ),
         like="aws-p4d",
         also=("warn env.transport libnccl-net.so",),
     ),
