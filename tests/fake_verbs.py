@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import subprocess
 import time
@@ -62,16 +61,10 @@ def environment(library: Path, folder: Path, *devices: str, faults: str = "") ->
 @contextlib.contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
     """Have `values` in this process's environment, for the children that it starts."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setenv(name, value)
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class Channel:

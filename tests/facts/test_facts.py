@@ -3,7 +3,6 @@
 import grp
 import json
 import pwd
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from ncclprobe import api
 from ncclprobe.engine.collect import recordable
 from ncclprobe.engine.inventory import areas
 from ncclprobe.facts import environment, nvidia_smi, nvml
-from ncclprobe.facts.kernel_log import WANTED, events
 from ncclprobe.facts.names import comm_id_host
 from ncclprobe.facts.placement import CLOUD_INIT, Placement
 from ncclprobe.host import user_limits
@@ -109,60 +107,6 @@ def test_the_lines_of_limits_conf_that_hold_for_a_user_are_answered_without_name
     for nobody in ("4294967000", "x", "9" * 40):
         with pytest.raises(Missing):
             user_limits.lines_of(nobody)
-
-
-LINES = [
-    ("NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.", "xid 0000:44:00 79 None"),
-    ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7, name=-, Contained", "xid 0000:01:00 94 None"),
-    ("NVRM: Xid (0000:03:00): 14, Channel 00000001", "xid 0000:03:00 14 None"),
-    ("NVRM: Xid (PCI:0000:dc:00): 45, pid=9, Ch 00000001 caused by previous Xid 149", "xid 0000:dc:00 149 None"),
-    ("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)", "xid 0018:01:00 145 False"),
-    ("NVRM: Xid (PCI:0000:0A:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6)", "xid 0000:0a:00 149 True"),
-    ("NVRM: The NVIDIA GPU 0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) has NVRM: fallen off the bus",
-     "lost 0000:b3:00.0  None"),
-    ("NVRM: fallen off the bus and is not responding to commands.", "lost   None"),
-    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b}", ""),
-    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion", "sxid 0000:04:00.0 22013 False"),
-    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44", ""),
-    ("nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 12028, Fatal, Link 01 egress", "sxid 0000:84:00.0 12028 True"),
-    ("mlx5_core 0000:d2:00.0: poll_health:825: device's health compromised - reached", "mlx5 0000:d2:00.0 health None"),
-    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN", "mlx5 0000:ab:00.0 link-down None"),
-    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE", "mlx5 0000:ab:00.0 link-up None"),
-    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link INIT", ""),
-    ("mlx5_core 0000:04:00.0 ens1np0: Link down", "mlx5 0000:04:00.0 link-down None"),
-    ("mlx5_core 0004:01:00.0: Port module event: module 0, Cable plugged", ""),
-    ("mlx5_core 0004:01:00.0: Port module event: module 0, Cable unplugged", "mlx5 0004:01:00.0 cable None"),
-    ("mlx5_core 0004:01:00.0: Port module event[error]: module 0, Cable error, Bus stuck",
-     "mlx5 0004:01:00.0 cable None"),
-    ("mlx5_core 0004:01:00.0: Detected insufficient power on the PCIe slot (27W).", "mlx5 0004:01:00.0 power None"),
-    ("mlx5_core 0004:01:00.0: PCIe slot advertised sufficient power (75W).", ""),
-    ("mlx5_core 0004:01:00.0: High temperature on sensors", "mlx5 0004:01:00.0 temperature None"),
-    ("mlx5_core 0004:01:00.0: firmware version: 16.27.2048", ""),
-    ("mlx5_core 0000:03:00.0: ACCESS_REG(0x805) timeout. Will cause a leak of a", "mlx5 0000:03:00.0 timeout None"),
-    ("pcieport 0000:00:1d.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
-     "aer 0000:00:1d.0 Corrected None"),
-    ("nvidia 0000:0a:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
-     "aer 0000:0a:00.0 Uncorrectable (Non-Fatal) None"),
-    ("bnxt_en 0000:12:00.0 eth0: NIC Link is Down", "link eth0 down None"),
-    ("ice 0000:17:00.0 eth2: NIC Link is up 100 Gbps Full Duplex", "link eth2 up None"),
-    ("igb 0000:01:00.0 enp1s0: igb: enp1s0 NIC Link is Down", "link enp1s0 down None"),
-    ("bond0: (slave eth0): link status definitely down, disabling slave", "link eth0 down None"),
-    ("bond0: link status definitely up for interface eth1, 25000 Mbps", "link eth1 up None"),
-    ("usb 1-1: link is broken", ""),
-    ("python3[77]: segfault at 0", ""),
-]  # fmt: skip
-
-
-@each_row(("line", "expected"), LINES)
-def test_a_line_of_the_kernel_means_what_its_driver_meant_and_is_asked_for(line: str, expected: str) -> None:
-    found = [f"{e.kind} {e.device} {e.code} {e.fatal}" for e in events([(1.5, line)])]
-    assert found == ([expected] if expected else [])
-    assert re.search(WANTED, line) or not expected
-
-
-def test_lines_of_users_programs_are_not_asked_for() -> None:
-    assert not re.search(WANTED, "python3[77]: segfault at 0 ip 00007f")
-    assert not re.search(WANTED, "Out of memory: Killed process 77 (python3)")
 
 
 def test_the_report_says_where_a_node_stands_and_what_says_so() -> None:
