@@ -10,26 +10,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import fake_rails
 from fake_site import KEY
 from fake_site import capture as site_capture
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, filled, lost_by_all, readings
 from report import samples
 from report.html import made
 
+from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.checks.trend import history as trends
+from ncclprobe.engine.doctor import rail_ways
+from ncclprobe.facts.reach import Rails
 from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.findings import ONCE, Blame, Certainty, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
-from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Retest
-from ncclprobe.model.pair_results import Localisation, LostPair, PairRow, RailWay
+from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Mismatch, Retest
+from ncclprobe.model.pair_results import Aside, Inside, Localisation, LostPair, PairRow, RailWay, WrongBytes
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, Report, Scope
+from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import causes, delivery, digest, markdown, nodes, text
 from ncclprobe.report.fleet import shared_words
 from ncclprobe.report.html import legible
+from ncclprobe.report.rails import MOST_NODES
 
 Rows = Iterator[tuple[str, object]]
 FORMS = Path(__file__).parent / "data" / "redact" / "forms.txt"
@@ -102,6 +110,7 @@ _RATE = Number("", "all_reduce 1 GiB", "GB/s", "8 ranks")
 _HOT = warn("GPU2", "too hot", blame="node", action="repair")
 _UNSETTLED = replace(DOWN, action="retest")
 _JOB = fail("NCCL_IB_HCA", "names no device", blame="job")
+_DAY = day_of("n1", 0)
 _TESTS: Mapping[str, Sequence[NodeReport]] = {
     "nothing": [],
     "a day": days([]),
@@ -122,6 +131,7 @@ _TESTS: Mapping[str, Sequence[NodeReport]] = {
     "hot, to be tested again": days([replace(_HOT, action="retest")]),
     "hot, a note": days([replace(_HOT, severity=Severity.NOTE)]),
     "two faults": days([DOWN, _HOT], [DOWN, fail("GPU2", "is lost", blame="node", action="repair")]),
+    "not looked at": told(replace(_DAY, nodes=(replace(_DAY.nodes[0], status=Status.UNKNOWN),)), "r"),
     "new driver": [*days([], []), *told(day_of("n1", 2, driver="560.28.03"), "r")],
     **{
         f"counts {name}": [
@@ -146,18 +156,22 @@ def _lost(loss: float, since: int, count: int, *changed: str, **more: Any) -> Se
 
 def _health_inputs() -> Rows:
     """The state of a node by its tests and its numbers, now and a month later, what happened, and each of its days."""
+    twice = _lost(0.3, 20, 12)
     series = {
         "no number": [],
         "as usual": [_lost(0.0, 10, 3)],
         "lost": [_lost(0.2, 20, 12, "driver 550 → 560")],
         "lost twice": [_lost(0.3, 20, 12), _lost(0.1, 20, 20, number=replace(_RATE, name="all_gather 1 GiB"))],
+        "measured no more": [_lost(0.3, 20, 12, last_s=FIRST_S)],
+        "by both sums": [replace(twice, drift=replace(twice.drift, siblings=twice.drift.own))],
         "other software": [_lost(0.2, 20, 12), _lost(0.0, 1, 2, number=replace(_RATE, how="8 ranks, NCCL 2.30"))],
     }
     for name, tests in _TESTS.items():
         course = functools.reduce(node_health.step, tests, NodeCourse())
         for number, of in series.items():
             now = node_health.standing("n1", course, of)
-            later = [node_health.aged(now, FIRST_S + day * DAY_S).state for day in (-400, 20, 29.9, 30.1, 61, 400)]
+            ages = [node_health.aged(now, FIRST_S + day * DAY_S) for day in (-400, 20, 29.9, 30.1, 61, 400)]
+            later = [(each.state, *each.evidence.split()) for each in (ages if number == "no number" else ages[3:4])]
             seen = [(each.time_s - FIRST_S, *each.what.split()) for each in node_health.events(tests, of)]
             of_days = node_health.days([(each, "r") for each in tests], of) if tests else {}
             by_day = [(day, each.state, each.words) for day, each in of_days.items()]
@@ -233,6 +247,7 @@ _STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
     "no GPUs known": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b2")],
     "no boot known": lambda: [_booted("a", 0, ""), _booted("b", 1, "")],
     "two at once": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b1"), _booted("a", 2, "b1")],
+    "late": lambda: [day_of("n7", day, *([DOWN] if day in (1, 2) else [])) for day in (0, 3, 1, 2)],
     "back and forth": lambda: [day_of("n7", day, *([DOWN] if day in (2, 9, 16) else [])) for day in range(21)],
     "down since": lambda: [day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(10)],
     "repaired": lambda: [day_of("n7", day, rate=340.0 if 25 <= day < 33 else 391.0) for day in range(39)],
@@ -319,8 +334,37 @@ _ODD_ROWS = (
     replace(samples.ROW, nbytes=4 << 20, status="warn", retest=Retest(0.9, 1100.0, None, 5), interval_us=(1.0, 2.0)),
     replace(samples.SLOW, nbytes=8 << 20, place="out", dtype="bfloat16", inconclusive_why="too noisy"),
 )
-_NOTHING = Localisation(4, "nobody", all_slow=True, tests=12, steps=1, slow_rails={2: 0.4}, lost=(
-    LostPair("n2", "n3", "timed out"),))  # fmt: skip
+_NOTHING = Localisation(
+    4, "nobody", all_slow=True, tests=12, steps=1, slow_rails={2: 0.4}, lost=(LostPair("n2", "n3", "timed out"),) * 2,
+    cleared=("into n0",), complete=False,
+    intra_node=(Inside("rank 4 with rank 5 inside n1", "pair", "n1", (4, 5), 0.25, 20.0, 3),),
+    excluded_ranks=(Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True)),
+    wrong=(WrongBytes(0, 4, "n0", "n4", 12, Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")),),
+)  # fmt: skip
+_STUCK = (
+    RankClass("stuck outside", (3,), ("n4",), ("n4:7",), "sleeps (nanosleep), a|b.py:2 in <step>"),
+    RankClass("waiting", (0, 1, 2), ("n1", "n4"), (), "are waiting in all_reduce #51"),
+)
+_BAD = End("n1", 2)
+_FOUND = (
+    fail("out of n1 rail 2 (mlx5_2:1)", "sends 40 % of the usual", nodes=("n1",)),
+    fail("n0 rail 1 <-> n3 rail 1", "is dead", nodes=("n0", "n3")),
+    warn("n2 rail 0-1", "is far", nodes=("n2",)),
+)
+
+
+def _rails(nodes: int, count: int, **changes: Any) -> Report:
+    """A report of the rails of a made-up fleet."""
+    seen = fake_rails.played(World(fake_rails.names(nodes), count, **changes))
+    ways = rail_ways([Snapshot(node, {Rails: each}) for node, each in seen.items()])
+    return replace(samples.HEALTHY, rails=ways)
+
+
+def _classes(told: str) -> Report:
+    standing = JobVerdict("STUCK", told)
+    return replace(samples.SICK, files=("1 capture",), causes=(), classes=_STUCK, standing=standing)
+
+
 _COST = FirstCall(1.25, 3, 0.214, 0, 4e-6, 0.0213, 1)
 
 
@@ -332,6 +376,15 @@ def _wording_inputs() -> Rows:
         **{"causes": caused, "pairs": made.pairs(4), "moved": moved, "large": samples.fleet(40, 3)},
         "ladder": replace(moved, pairs=(), localisation=None, ladder=(_LADDER, _JOB_RUNG), first_call=_COST),
         "odd rows": replace(samples.HEALTHY, measurements=_ODD_ROWS, judged=Judged(2, 4)),
+        "dead rail": _rails(4, 4, carries=only(_BAD)),
+        "slow rail": replace(
+            _rails(4, 4, carries=only(_BAD, share=0.4, into=False)),
+            checks=tuple(samples.verdict(Status.FAIL, each, node=None, id=f"x.{n}") for n, each in enumerate(_FOUND)),
+        ),
+        "many rails": _rails(2, 12),
+        "many nodes": _rails(MOST_NODES + 6, 2, carries=only(End("n29", 1))),
+        "classes": _classes("3 of 4 ranks are waiting"),
+        "lasting": _classes("ranks 0-2 have been waiting in all_reduce #51 for 9 s"),
         "all slow": replace(made.pairs(3), localisation=_NOTHING),
         "narrowed": replace(caused, causes=(replace(caused.causes[0], confidence="narrowed"),), ranks=(), excerpts=()),
         "not known": replace(caused, causes=(replace(caused.causes[0], confidence="unknown"),), timeline=()),

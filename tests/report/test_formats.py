@@ -11,12 +11,11 @@ from ncclprobe.commands import bandwidth, report
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host.run_log import FILE
-from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.report import causes, delivery, html, markdown, nodes
+from ncclprobe.report import delivery, nodes
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.ranks.rank_files import FOLDER
@@ -25,24 +24,6 @@ from tests.each_row import each_row
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, hostile
 
 OTHERS = [name for name in delivery.FORMATS if name not in ("json", "html")]
-
-
-def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_page() -> None:
-    rows = (
-        RankClass("stuck outside", (3,), ("n4",), ("n4:7",), "sleeps (nanosleep), a|b.py:2 in <step>"),
-        RankClass("waiting", (0, 1, 2), ("n1", "n4"), (), "are waiting in all_reduce #51"),
-    )
-    made = replace(
-        SICK, files=("1 capture",), causes=(), classes=rows, standing=JobVerdict("STUCK", "3 of 4 ranks are waiting")
-    )
-    assert "| waiting | ranks 0-2 | n1, n4 | are waiting in all\\_reduce #51 |" in markdown.render(made)
-    assert "a\\|b.py:2 in &lt;step&gt; |" in markdown.render(made)
-    assert "waiting        ranks 0-2 n1, n4: are waiting in all_reduce #51" in causes.render(made)
-    assert "<td>ranks 0-2</td><td>n1, n4</td><td>are waiting in all_reduce #51</td>" in html.render(made)
-    lasting = JobVerdict("STUCK", "ranks 0-2 have been waiting in all_reduce #51 for 9 s")
-    assert "waiting        ranks 0-2 n1, n4: as above" in causes.render(replace(made, standing=lasting))
-    assert "in &lt;step&gt;</td>" in html.render(made)
-    assert all("Ranks by activity" not in form.render(SICK) for form in (markdown, html))
 
 
 @each_row("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])
