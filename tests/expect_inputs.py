@@ -10,7 +10,7 @@ from itertools import groupby, product
 from pathlib import Path
 from unittest import mock
 
-from expect import test_judged_logs, test_topology_file
+from expect import test_bound, test_judged_logs, test_topology_file
 from expect.boxes import (
     A100,
     ALPS,
@@ -34,9 +34,9 @@ from expect.test_recognise import ideal
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import expect
 from ncclprobe.engine.expect_target import machine_of
-from ncclprobe.expect import assumed, bands, copies, evidence, network, sockets, visible
+from ncclprobe.expect import assumed, bands, bound, copies, evidence, network, sockets, visible
 from ncclprobe.expect.composed import composed
-from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.expected import describe, expectation, expecting, expecting_pairs
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.recognise import ExpectationContext, Recognised, recognise, seen, should_be
@@ -351,6 +351,46 @@ def _path_inputs() -> Rows:
         )
 
 
+def _captured_inputs() -> Rows:
+    """Of captured nodes: what runs and copies on them should reach, what settings cost, and unlike nodes together."""
+    nodes = {path.stem: test_bound.snapshot(path.stem).facts for path in CAPTURES if path.parent.name != "sick"}
+    described = {name: describe(facts) for name, facts in nodes.items()}
+    sizes = (8, 100, 1 << 20, 1 << 30)
+    for name, facts in nodes.items():
+        known = described[name]
+        yield name, (known.machine, known.why.replace(" ", "_"), copies.by_kind(facts), bound.predicted(facts, 4))
+        gpus = known.system.gpus if known.system else 8
+        for count, ranks in product((1, 3), {gpus, max(1, gpus // 2), gpus + 1}):
+            shape, given = Shape((ranks,) * count), {f"n{number}": known for number in range(count)}
+            made = (expecting(("all_reduce", "all_gather", "gather"), sizes, 4, shape, given),
+                    expecting_pairs(1 << 30, shape, given))  # fmt: skip
+            own = [band for each in made for band in (*each.bands, *each.node_bands)]
+            short = [f"{each}/{each.expectation.value:.4g}/{each.expectation.worst}".replace(" ", "_") for each in own]
+            yield f"{count} {name} of {ranks}", (short, [each.note.replace(" ", "_") for each in made])
+    unlike = {name: described[name] for name in ("hgx-h100", "dgx-a100", "hgx-h200")}
+    yield "unlike nodes", expecting(("all_reduce",), (1 << 30,), 4, Shape((8, 8, 8)), unlike)
+    yield "no nodes", expecting(("all_reduce",), (1 << 30,), 4, Shape((8,)), {})
+    for name, setting in product(("hgx-h100", "gb200-tray", "aws-p4d", "rtx4090-2", "l40s-8", "gcp-a3-mega"), _COSTLY):
+        one, eight = (test_bound.costs(name, dict([setting.split("=", 1)]), nodes=nodes) for nodes in (None, 8))
+        yield f"{name} {setting}", [one, eight.cost()]
+
+
+_COSTLY = (
+    *("NCCL_IB_HCA=mlx5_0", "NCCL_IB_HCA=mlx5_0,mlx5_1", "NCCL_IB_HCA=mlx5", "NCCL_IB_DISABLE=1", "NCCL_NET=Socket"),
+    *("NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC", "NCCL_SHM_DISABLE=1", "NCCL_NET_GDR_READ=0", "NCCL_CROSS_NIC=1"),
+    *("NCCL_NET_GDR_LEVEL=LOC", "NCCL_NET_GDR_LEVEL=PIX", "NCCL_NET_GDR_LEVEL=PXB", "NCCL_NVLS_ENABLE=0"),
+    *(
+        "NCCL_MAX_NCHANNELS=1",
+        "NCCL_MAX_NCHANNELS=8",
+        "NCCL_MAX_NCHANNELS=32",
+        "NCCL_MAX_CTAS=4",
+        "NCCL_CUMEM_ENABLE=0",
+    ),
+    *("NCCL_PROTO=LL", "NCCL_PROTO=^Simple,LL128", "NCCL_PROTO=LL128", "NCCL_PROTO=LL,Simple", "NCCL_PROTO=Simple"),
+    *("NCCL_ALGO=Ring", "NCCL_ALGO=CollnetDirect", "NCCL_MNNVL_ENABLE=0", "FI_PROVIDER=tcp", "FI_PROVIDER=efa"),
+)
+
+
 _OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
 _SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
          "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10", "NVIDIA GB300",
@@ -398,6 +438,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "weighed": _weighed_inputs,
     "verdicts": _verdict_inputs,
     "logs": _log_inputs,
+    "captured": _captured_inputs,
     "recognised": _recognised_inputs,
     "paths": _path_inputs,
     "choices": test_choices.rows,

@@ -5,11 +5,16 @@ from itertools import groupby, product
 from typing import Any
 
 from ncclprobe.checks.ib import fixtures
+from ncclprobe.checks.run.traffic import nic_traffic
+from ncclprobe.commands.topo import judged
 from ncclprobe.facts.driver import PATHS, GpuDirect
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import GpuFabric, PeerAccess
+from ncclprobe.facts.run.samples import NicTraffic
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.nccl import log
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.gpudirect import (
     Level,
@@ -23,9 +28,11 @@ from ncclprobe.nccl.gpudirect import (
 )
 from ncclprobe.nccl.hcas import caught_besides, parse_selector, pick, select, wish
 from ncclprobe.nccl.interfaces import find_interfaces
+from ncclprobe.nccl.nic_traffic import operation_traffic
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from ncclprobe.nccl.selection import rail_ports
-from tests.nccl import test_connections, test_gpudirect, test_hcas, test_interfaces
+from tests import test_topo
+from tests.nccl import test_connections, test_gpudirect, test_hcas, test_interfaces, test_log
 
 Rows = Iterator[tuple[str, object]]
 MINORS = (3, 4, 11, 12, 13, 17, 18, 19, 20, 21, 22, 23, 25, 26, 27, 28, 29, 30)
@@ -198,11 +205,41 @@ def _list_inputs() -> Rows:
     yield "LL128", [f"{text}:{forces_ll128(parse_pin(text, PROTOCOLS))}" for text in (*protocols, "^LL128", "Simple")]
 
 
+def _matrix_inputs() -> Rows:
+    """What is found in matrices of which a pair, a row or a NIC is another; and what logs and counters say of NICs."""
+    for (gpus, word), other in product(((8, "NV18"), (4, "NV4"), (2, "NV12"), (4, "SYS"), (3, "NODE")), _WORDS):
+        whole = test_topo.server(gpus, word)
+        changes = ({}, {(0, 1): other}, test_topo.row_of(gpus - 1, gpus, other), {(0, gpus): other},
+                   test_topo.row_of(gpus, 2 * gpus, other), {(gpus, gpus + 1): other})  # fmt: skip
+        for number, change in enumerate(changes):
+            verdicts = judged((test_topo.matrix(test_topo.changed(whole, change), gpus),), "FILE")
+            found = [f"{v.id}/{v.status.value}" for v in verdicts]
+            found += [
+                f"{f.severity.value}/{f.subject}/{f.message}".replace(" ", "_") for v in verdicts for f in v.findings
+            ]
+            yield f"{gpus} {word}, {number} {other}", found
+    for name, texts in test_log.LINES.items():
+        yield f"lines of {name}", [log.read(test_log.HEAD + text) for text in texts]
+    mib = 1 << 20
+    for nbytes, first, second in product((50_000, 64 * mib), (0, 4000, 6 * mib, 7 * mib, 70 * mib), (0, mib, 66 * mib)):
+        seen = test_log.nodes(eth0=test_log.both(first), eth1=test_log.both(second))
+        ways = [operation_traffic(op, nbytes, seen) for op in ("all_reduce", "all_gather")]
+        try:
+            named = [each.subject for each in nic_traffic.run(NicTraffic(tuple(ways)))]
+        except Unlearned as gap:
+            named = [str(gap)]
+        yield f"{nbytes}: {first}, {second}", (ways, named)
+
+
+_WORDS = ("NV1", "NV17", "PIX", "PXB", "PHB", "NODE", "SYS")
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "gpudirect": _direct_inputs,
     "peers": _peer_inputs,
     "ports": _port_inputs,
     "interfaces": _interface_inputs,
     "lists": _list_inputs,
+    "matrices": _matrix_inputs,
 }
 """The functions of each file with their input."""

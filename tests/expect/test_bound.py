@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ncclprobe.model.findings import Severity, severity_of
 from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice, NetworkChoice
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import AttainableRate
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
@@ -84,10 +85,15 @@ def test_no_published_run_exceeds_the_bound_of_its_machine_by_more_than_a_tenth(
 COLLECTORS = discover("ncclprobe.facts", Collector, {"machine"})
 
 
+@cache
+def snapshot(capture: str) -> Snapshot:
+    (found,) = collect.replayed([ROOT / "tests" / "captures" / f"{capture}.jsonl"], COLLECTORS)
+    return found
+
+
 def costs(capture: str, variables: dict[str, str], nodes: int | None = None) -> AttainableRate:
-    (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / f"{capture}.jsonl"], COLLECTORS)
     settings: Settings = merge(Environment(variables), ())
-    facts = {**snapshot.facts, Settings: settings, Launch: Launch(nnodes=nodes)}
+    facts = {**snapshot(capture).facts, Settings: settings, Launch: Launch(nnodes=nodes)}
     return priced(facts)
 
 
@@ -100,41 +106,23 @@ def priced(facts: Mapping[type, Any]) -> AttainableRate:
 FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
 
 
-COSTS: dict[Severity | None, dict[str, tuple[str, ...]]] = {
-    FAIL: {
-        "hgx-h100": (
-            *("NCCL_IB_HCA=mlx5_0", "NCCL_P2P_DISABLE=1", "NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_PROTO=LL"),
-            *("NCCL_MAX_NCHANNELS=2", "NCCL_MAX_CTAS=4", "NCCL_PROTO=^Simple,LL128"),
-        ),
-        "gb200-tray": ("NCCL_CUMEM_ENABLE=0", "NCCL_MNNVL_ENABLE=0", "NCCL_P2P_DISABLE=1"),
-        "aws-p4d": ("FI_PROVIDER=tcp", "NCCL_PROTO=LL"),
-        "rtx4090-2": ("NCCL_SHM_DISABLE=1",),
-        "l40s-8": ("NCCL_PROTO=LL", "NCCL_SHM_DISABLE=1"),
-        **dict.fromkeys(("dgx-b200", "gcp-a3-mega"), ("NCCL_PROTO=LL",)),
-    },
-    WARN: {
-        "hgx-h100": (
-            *("NCCL_NET_GDR_LEVEL=LOC", "NCCL_PROTO=LL128", "NCCL_ALGO=CollnetDirect", "NCCL_NVLS_ENABLE=0"),
-            "NCCL_NET_GDR_READ=0",
-        )
-    },
-    NONE: {
-        "hgx-h100": (
-            *("NCCL_PROTO=LL,Simple", "NCCL_SHM_DISABLE=1", "NCCL_MAX_NCHANNELS=32", "NCCL_CUMEM_ENABLE=0"),
-            *("NCCL_IB_HCA=mlx5", "NCCL_PROTO=Simple"),
-        ),
-        "aws-p4d": ("FI_PROVIDER=efa",),
-        "l40s-8": ("NCCL_P2P_DISABLE=1",),
-    },
-}
-
-
 @each_row(
-    ("capture", "setting", "severity"),
-    [(name, each, severity) for severity, of in COSTS.items() for name, settings in of.items() for each in settings],
+    ("capture", "name", "value", "severity"),
+    [
+        ("hgx-h100", "NCCL_IB_HCA", "mlx5_0", FAIL),
+        ("hgx-h100", "NCCL_NET_GDR_LEVEL", "LOC", WARN),
+        ("hgx-h100", "NCCL_PROTO", "LL128", WARN),
+        ("hgx-h100", "NCCL_MAX_NCHANNELS", "32", NONE),
+        ("rtx4090-2", "NCCL_SHM_DISABLE", "1", FAIL),
+        ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
+        ("gb200-tray", "NCCL_CUMEM_ENABLE", "0", FAIL),
+        ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
+    ],
 )
-def test_a_setting_costs_what_it_takes_from_this_machine(capture: str, setting: str, severity: Severity | None) -> None:
-    name, value = setting.split("=")
+def test_a_setting_costs_what_it_takes_from_this_machine(
+    capture: str, name: str, value: str, severity: Severity | None
+) -> None:
+    """What each setting costs on each machine is in tests/data/command_values/captured.txt."""
     found = costs(capture, {name: value})
     assert (severity_of(found.lost(name)) if name in found.settings else None) == severity
     assert found.now_GBps == pytest.approx(min([*found.settings.values(), found.healthy_GBps]))
@@ -153,19 +141,18 @@ def test_a_node_with_nics_for_a_fabric_is_judged_for_two_nodes_at_least_and_each
 
 
 def test_a_node_that_fell_back_to_sockets_is_priced_without_a_setting() -> None:
-    (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / "sick" / "plugin-glibc.jsonl"], COLLECTORS)
-    (healthy,) = collect.replayed([ROOT / "tests" / "captures" / "aws-p4d.jsonl"], COLLECTORS)
+    sick, healthy = snapshot("sick/plugin-glibc"), snapshot("aws-p4d")
     checks = every_check(MACHINE)
-    fell, whole = collect.add_predictions(collect.add_choices([snapshot, healthy], checks), checks, Job(), 1)
+    fell, whole = collect.add_predictions(collect.add_choices([sick, healthy], checks), checks, Job(), 1)
     assert fell.facts[AttainableRate].lost() > 0.5
     assert AttainableRate not in whole.facts
 
 
 def test_nothing_is_lost_to_ports_whose_state_is_unknown_but_for_a_level_below_every_nic() -> None:
-    (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / "dgx-b200.jsonl"], COLLECTORS)
-    fabric, gap = snapshot.facts[Fabric], Absent("not shown")
+    b200 = snapshot("dgx-b200")
+    fabric, gap = b200.facts[Fabric], Absent("not shown")
     unknown = [replace(each, ports=tuple(replace(p, state=gap) for p in each.ports)) for each in fabric.devices]
-    facts = {**snapshot.facts, Fabric: replace(fabric, devices=tuple(unknown))}
+    facts = {**b200.facts, Fabric: replace(fabric, devices=tuple(unknown))}
     for value, severity in (("PIX", WARN), ("PXB", Severity.NOTE)):
         settings = merge(Environment({"NCCL_NET_GDR_LEVEL": value}), ())
         found = priced({**facts, Settings: settings})
