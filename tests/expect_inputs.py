@@ -387,7 +387,8 @@ _COSTLY = (
         "NCCL_CUMEM_ENABLE=0",
     ),
     *("NCCL_PROTO=LL", "NCCL_PROTO=^Simple,LL128", "NCCL_PROTO=LL128", "NCCL_PROTO=LL,Simple", "NCCL_PROTO=Simple"),
-    *("NCCL_ALGO=Ring", "NCCL_ALGO=CollnetDirect", "NCCL_MNNVL_ENABLE=0", "FI_PROVIDER=tcp", "FI_PROVIDER=efa"),
+    *("NCCL_ALGO=Ring", "NCCL_ALGO=CollnetDirect", "NCCL_MNNVL_ENABLE=0", "FI_PROVIDER=tcp"),
+    *("NCCL_CUMEM_ENABLE=0", "FI_PROVIDER=efa"),
 )
 
 

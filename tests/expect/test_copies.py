@@ -6,7 +6,7 @@ All values are kept in tests/data/command_values/copies.txt and sockets.txt.
 import pytest
 
 from ncclprobe.expect import bands, copies, sockets
-from ncclprobe.expect.sockets import SocketInterface, SocketLink
+from ncclprobe.expect.sockets import SocketLink
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, known
@@ -51,32 +51,6 @@ def test_half_a_slot_the_wrong_numa_node_and_the_share_of_a_mesh_are_less() -> N
     assert known(copies.host_copy(4, 8)).value == pytest.approx(known(SLOTS[4]).value / 2)
     assert known(copies.nvlink_copy(RAVEN)).value == pytest.approx(100 * 0.92)
     assert known(copies.c2c_copy(1, 100)).value > 193
-
-
-def test_no_number_is_made_up() -> None:
-    assert (copies.host_copy(9, 16), copies.host_copy(4, 0), copies.slot(17.0), copies.c2c_copy(1, 80)) == (None,) * 4
-    assert (copies.generation("32.0 GT/s PCIe"), copies.generation("Unknown"), copies.slot(48.0)) == (5, None, (5, 16))
-    assert copies.nvlink_copy(replace(A100, nvlinks=0)) is None
-    for op in ("reduce_scatter", "all_gather", "all_to_all", "gather"):  # not held to gloo's all_reduce
-        assert sockets.gloo(op, 64 << 20, gbit(10)) is None
-    assert sockets.gloo("all_reduce", 4096, gbit(10)) is None
-    assert sockets.nccl("all_to_all", gbit(100)) is None
-
-
-def test_the_slowest_interface_decides_and_the_norm_of_measured_paths_is_not_the_sick_one() -> None:
-    interfaces = [SocketInterface("a", "eth0", 25), SocketInterface("b", "eth1", 10), SocketInterface("c", "eth0", 25)]
-    assert sockets.slowest(interfaces) == SocketLink(10, "eth1 of b", "reported")
-    assert known(sockets.typical([9.0, 9.4, 0.9, 9.1, 9.3, 0.0])).gbps == pytest.approx(9.1)
-    assert sockets.typical([9.0, 0.9]) is None
-
-
-def test_gloo_over_a_path_at_a_tenth_of_the_others_fails_and_what_an_interface_reports_judges_nothing() -> None:
-    measured = known(sockets.gloo("all_reduce", 64 << 20, SocketLink(1, "the median of 6 paths", "measured")))
-    assert 0.0125 < measured.threshold < 0.11
-    assert measured.worst == "fail"
-    reported = known(sockets.gloo("all_reduce", 64 << 20, gbit(1)))
-    assert (reported.threshold, reported.value, reported.worst) == (0.0, pytest.approx(0.11), "unjudged")
-    assert "eth0 reports 1 Gb/s" in reported.why
 
 
 @each_row(("gbps", "GBps", "status"), [(1, 0.02, "fail"), (1, 0.1, "unjudged"), (100, 0.2, "unjudged")])
