@@ -76,14 +76,17 @@ def _machine_inputs() -> Rows:
     named = [(each.name, each.system(), each) for each in machines.table().values()]
     boxes = [(each, composed(each), None) for each in _BOXES]
     for name, system, machine in (*named, *boxes):
-        for nodes in (1, 4):
+        for nodes in (1, 2, 4):
             shape = Shape((system.gpus,) * nodes)
             told = []
             for op, nbytes in product(_OPERATIONS, (8 << 10, 4 << 20, 1 << 30)):
                 value = expectation(op, nbytes, shape, system, machine=machine)
                 how = predict(system, shape, op, nbytes)
                 told += [f"{value.value:.5g}/{value.threshold:.5g}/{value.worst}" if value else "-"]
-                told += [f"{how.algorithm}/{how.protocol}/{how.time_us:.5g}" if how else "-"]
+                words = (
+                    (how.algorithm, how.protocol, how.place, how.bottleneck, how.judged_by, how.links) if how else ()
+                )
+                told += ["/".join([*map(str, words), f"{how.time_us:.5g}" if how else "-"]).replace(" ", "_")]
             yield f"{nodes} {name}", told
     for gpu in ("dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "dgx-1v", "dgx-b300"):
         system = machines.find(gpu).system()

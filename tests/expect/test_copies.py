@@ -3,8 +3,6 @@
 All values are kept in tests/data/command_values/copies.txt and sockets.txt.
 """
 
-import pytest
-
 from ncclprobe.expect import bands, copies, sockets
 from ncclprobe.expect.sockets import SocketLink
 from ncclprobe.model.measurement import Expectation
@@ -44,13 +42,6 @@ def test_a_published_rate_is_in_the_band(found: Expectation | None, published: f
     assert band.source
     assert band.threshold < band.value
     assert max(band.threshold, 0.5 * band.value) <= published <= over * band.value
-
-
-def test_half_a_slot_the_wrong_numa_node_and_the_share_of_a_mesh_are_less() -> None:
-    assert all(rate < known(SLOTS[generation]).threshold for generation, rate in ((3, 3.8), (4, 12.9), (5, 26)))
-    assert known(copies.host_copy(4, 8)).value == pytest.approx(known(SLOTS[4]).value / 2)
-    assert known(copies.nvlink_copy(RAVEN)).value == pytest.approx(100 * 0.92)
-    assert known(copies.c2c_copy(1, 100)).value > 193
 
 
 @each_row(("gbps", "GBps", "status"), [(1, 0.02, "fail"), (1, 0.1, "unjudged"), (100, 0.2, "unjudged")])
