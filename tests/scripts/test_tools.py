@@ -1,19 +1,34 @@
-"""The smaller scripts: counts of calls, the environment, and the oracle."""
+"""Scripts: counts of calls, the environment, the oracle, fuzzing, planted faults, and the first hour on a GPU."""
 
+import ast
 import json
 import os
+import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts")]
+SCRIPTS = ROOT / "scripts"
+sys.path[:0] = [str(SCRIPTS)]
 
 import calls
+import fuzz
+import fuzz_readers
+import mutate
+from child import run
+
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.registry import Collector, discover
+from tests.each_row import each_row, some
 
 KEPT = json.loads(calls.KEPT.read_text())
 CACHE = Path(os.environ.get("NCCLPROBE_ORACLE") or Path.home() / ".cache" / "ncclprobe" / "oracle")
@@ -60,3 +75,218 @@ def test_nccl_chooses_and_reads_what_we_predict() -> None:
     done = subprocess.run([*line, "--worlds", "8", "--cases", "25"], capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"200 cases, 0 disagree", done.stderr)
+
+
+READERS = fuzz_readers.readers()
+SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each
+STRICT = {
+    "ld.so.cache",  # three in five in a longer run
+    "machine of parts",  # nearly every other number or letter is another machine, or none
+    "wire greeting",  # of a fixed length, and one line of it is checked as a whole
+}
+"""Of whose inputs less than half may be read."""
+
+
+@pytest.fixture(autouse=True)
+def signals_stay() -> object:
+    before = signal.getsignal(signal.SIGVTALRM)
+    yield
+    signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.slow
+@each_row("reader", READERS, ids=lambda reader: reader.name)
+def test_spoilt_input_ends_in_a_value_or_a_refusal(reader: fuzz_readers.Reader) -> None:
+    found = fuzz.tried(reader, 7, range(8 if reader.name in SLOW else 50))
+    assert found.defects == []
+    assert found.values >= found.inputs / 2 or reader.name in STRICT, "seeds that are read, and values of their kind"
+
+
+def test_every_collector_has_a_reader_and_one_that_breaks_is_a_defect() -> None:
+    modules = {each.run.__module__.rpartition(".")[2] for each in discover("ncclprobe.facts", Collector, {"machine"})}
+    assert {f"facts/{module}" for module in modules} <= {reader.name for reader in READERS}
+
+    def broken(draw: random.Random) -> object:
+        raise (UsageError("no"), ZeroDivisionError("0"))[draw.random() < 0.5]
+
+    found = fuzz.tried(fuzz_readers.Reader("broken", broken), 1, range(20))
+    assert found.refusals + len(found.defects) == found.inputs == 20
+    assert all("ZeroDivisionError in test_tools.py" in defect for defect in found.defects)
+    assert 0 < len(found.defects) < 20
+
+
+KINDS = {
+    "a < b": "(a) <= (b)",
+    "a == b": "(a) != (b)",
+    "a and b or c": "((a and b) and (c))",
+    "not a": "bool(a)",
+    "max(a)": "min(a)",
+    "Severity.FAIL": "Severity.WARN",
+    "a if b else c": "(c if b else a)",
+    "a[0]": "a[-1]",
+    "7": "(7 + 1)",
+    "0.5": "(0.5 * 1.25)",
+}
+EXAMPLES = "@check(bad=lambda: [gpus(8)], good=lambda: [gpus(9)])\ndef rule():\n    return 0.0, 77\n"
+
+
+@each_row("old", KINDS)
+def test_each_kind_of_fault_changes_one_expression(old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mutate.ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text(f"é = 'é'; value = {old}\n", encoding="utf-8")
+    first = next(mutate.faults_of(path))
+    assert (first.old, first.new) in {(old, KINDS[old]), ("max", "min")}
+    path.write_text(EXAMPLES)  # of a check, where nothing is planted, nor where nothing would change
+    assert [fault.old for fault in mutate.faults_of(path)] == ["77"]
+
+
+@pytest.mark.slow
+def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
+    for fault in some(mutate.drawn(20, 5)):
+        data = (Path(mutate.__file__).parents[1] / fault.path).read_bytes()
+        planted = data[: fault.begin] + fault.new.encode() + data[fault.end :]
+        assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(data)), mutate.described(fault)
+
+
+MODULE = "def f():\n    return [g() for _ in 'a']\n\ndef g():\n    return 70\n\ndef h(most=80):\n    return most + 90\n"
+TESTS = """
+from ncclprobe.one import f, g, h
+G = g()
+def test_f(): assert f() == [70]
+def test_wrong(): assert f() == 71
+def test_h(): assert h(1) > 10
+def test_most(): assert h() == 170
+"""
+
+
+def test_what_each_test_calls_is_recorded_and_a_fault_is_caught_by_what_calls_it(tmp_path: Path) -> None:
+    (tmp_path / "ncclprobe").mkdir()
+    (tmp_path / "ncclprobe" / "__init__.py").touch()
+    (tmp_path / "ncclprobe" / "one.py").write_text(MODULE)
+    (tmp_path / "test_one.py").write_text(TESTS)
+    run(mutate.pytest_in(tmp_path, {"TOUCHED_RECORD": f"{tmp_path}/record"}, ["test_one.py"]), deadline_s=60, sink=len)
+    _, touched = mutate.parsed(json.dumps({**json.loads((tmp_path / "record").read_text()), "text": ""}))
+    assert "ncclprobe/one.py:g" in touched.collected
+    calls = {test.partition("::")[2]: sorted(name[-1] for name in called) for test, _, called in touched.tests}
+    assert calls == {"test_f": ["f", "g"], "test_h": ["h"], "test_most": ["h"]}
+    warm = mutate.Warm(tmp_path, ["test_one.py"])
+    rows = [("70", "f", "caught"), ("80", "most", "caught"), ("90", "h", "survived"), ("90", "wrong", "survived")]
+    found = []
+    for old, test, _ in rows:
+        at = MODULE.index(old)
+        fault = mutate.Fault(Path("ncclprobe/one.py"), 0, at, at + 2, old, f"{old} + 1")
+        found.append((old, test, mutate.outcome(tmp_path, warm, fault, [f"test_one.py::test_{test}"])))
+    warm.close()
+    assert found == rows
+
+
+DRIVER = """
+import sys
+sys.path[:0] = [{scripts!r}]
+import gpu_stages
+gpu_stages.__path__.append({folder!r})
+import gpu_hour
+gpu_hour._MARGIN_S = 0.5
+gpu_hour.STAGES = {{
+    1: gpu_hour.Stage("breaks", "breaking", 20.0),
+    2: gpu_hour.Stage("hangs", "hanging", 9.0),
+    3: gpu_hour.Stage("works", "working", 20.0),
+}}
+sys.exit(gpu_hour.main())
+"""
+HEAD = """
+import signal, subprocess, sys, time
+from gpu_stages.steps import Outcome, Refused
+REPLACED, NOT_RUN = ("a GPU by nothing",), ("everything",)
+def write(context, folder, *words):
+    with (folder / "played").open("a") as stream:
+        stream.write(".")
+    return Outcome({"words": " ".join(words)})
+"""
+STAGES = {
+    "breaking": """
+def run_steps(context, log):
+    log.run("first", write, "a", "b")
+    sys.exit("no more of this")
+""",
+    "hanging": """
+def wait(context, folder):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    (folder / "pid").write_text(str(child.pid))
+    time.sleep(1000)
+def run_steps(context, log):
+    log.run("before", write, least_s=0.1)
+    log.run("for ever", wait, least_s=0.1)
+""",
+    "working": """
+def differ(context, folder):
+    return Outcome({"seen": 7}, ("7 is not 8",))
+def refuse(context, folder):
+    raise Refused("there is no such thing here")
+def fail(context, folder):
+    return {}["nothing"]
+def run_steps(context, log):
+    log.run("differs", differ)
+    log.run("refuses", refuse)
+    log.run("fails", fail)
+    log.run("goes on", write)
+""",
+}
+
+
+def hour(*arguments: object, program: Path = SCRIPTS / "gpu_hour.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(program), *map(str, arguments), "--rehearse"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def statuses(stage: dict[str, Any]) -> dict[str, str]:
+    return {step["name"]: step["status"] for step in stage["steps"]}
+
+
+@pytest.mark.slow
+def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next_and_none_is_played_twice(tmp_path: Path) -> None:
+    """Three stages of our own, of which one breaks and one hangs."""
+    for name, text in STAGES.items():
+        (tmp_path / f"{name}.py").write_text(HEAD + text)
+    driver, out = tmp_path / "driver.py", tmp_path / "out"
+    driver.write_text(DRIVER.format(scripts=str(SCRIPTS), folder=str(tmp_path)))
+    done = hour(out, program=driver)
+    assert done.returncode == 1, done.stderr
+    one, two, three = (summary(out / f"stage{number}") for number in (1, 2, 3))
+    assert statuses(one) == {"first": "good"}
+    assert "exit 1" in one["ended"]
+    assert "no more of this" in one["ended"]
+    assert statuses(two) == {"before": "good"}
+    assert "was killed at its deadline after 9." in two["ended"]
+    assert two["ended"].endswith("in step 'for ever'; 1 processes were left and killed")
+    left = int((out / "stage2" / "for ever" / "pid").read_text())
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+    assert statuses(three) == {"differs": "bad", "refuses": "refused", "fails": "failed", "goes on": "good"}
+    assert three["ended"] == ""
+    text = (out / "summary.md").read_text()
+    told = ("rehearsed without a GPU", "a GPU by nothing", "Not run here", "7 is not 8", "there is no such thing here")
+    assert [words for words in (*told, "KeyError", "| 3. works |") if words not in text] == []
+
+    again = hour(out, "--stage", "1,3", program=driver)
+    assert "stage 3: finished earlier" in again.stdout
+    assert [(out / at / "played").read_text() for at in ("stage3/goes on", "stage1/first")] == [".", "."]
+    assert again.returncode == 1  # stage 1 broke again
+
+
+@pytest.mark.slow
+def test_a_rehearsal_of_the_machine_ends_well(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = hour(tmp_path, "--stage", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (stage,) = summary(tmp_path)["stages"]
+    found = statuses(stage)
+    assert {found[name] for name in ("capture", "capture, redacted", "replay of capture")} == {"good"}, stage
+    assert stage["seconds"] <= time.monotonic() - started
+    assert "libnvidia-ml.so.1 by tests/fake_nvml.c" in (tmp_path / "summary.md").read_text()
