@@ -58,15 +58,10 @@ def test_every_row_makes_sense_and_its_default_is_in_its_range(row: Parameter) -
 @each_row(
     ("name", "low", "high"),
     [
-        ("NCCL_IB_TIMEOUT", 0, 31),
         ("NCCL_IB_TC", -1, 255),
         ("NCCL_IB_GID_INDEX", -1, None),
         ("NCCL_IB_DISABLE", None, None),
-        ("NCCL_P2P_DISABLE", 0, 1),
-        ("NCCL_IB_QPS_PER_CONNECTION", 1, 128),
         ("NCCL_NSOCKS_PERTHREAD", -2, None),
-        ("NCCL_BUFFSIZE", None, None),
-        ("TORCH_NCCL_BLOCKING_WAIT", None, None),
         ("MASTER_PORT", 1, 65535),
     ],
 )
@@ -79,7 +74,6 @@ def test_a_range_is_what_the_source_says_and_no_narrower(name: str, low: int | N
     [
         ("NCCL_SOCKET_FAMILY", ("AF_INET", "AF_INET6"), False),
         ("NCCL_DEBUG", ("VERSION", "WARN", "INFO", "ABORT", "TRACE"), True),
-        ("NCCL_LAUNCH_MODE", ("PARALLEL", "GROUP"), True),
         ("NCCL_SET_THREAD_NAME", ("0", "1", "T", "F", "TRUE", "FALSE"), True),
         ("TORCH_NCCL_BLOCKING_WAIT", ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"), True),
         ("NCCL_IB_DISABLE", (), False),
@@ -94,18 +88,11 @@ def test_words_are_listed_where_words_are_read(name: str, words: tuple[str, ...]
 @each_row(
     ("name", "gone", "instead"),
     [
-        ("NCCL_LL_THRESHOLD", (2, 5, 0), "NCCL_PROTO"),
         ("NCCL_IB_GDR_LEVEL", (2, 4, 0), "NCCL_NET_GDR_LEVEL"),
         ("NCCL_MNNVL", (2, 21, 0), "NCCL_MNNVL_ENABLE"),
-        ("NCCL_PROXY_PROFILE", (2, 23, 0), ""),
         ("NCCL_ASYNC_ERROR_HANDLING", None, "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ("NCCL_BLOCKING_WAIT", None, "TORCH_NCCL_BLOCKING_WAIT"),
         ("NCCL_MAX_NCHANNELS", None, "NCCL_MAX_CTAS"),
-        ("NCCL_NET_GDR_LEVEL", None, ""),
         ("TORCH_NCCL_BLOCKING_WAIT", None, ""),
-        ("NCCL_MIN_CHANNELS", None, "NCCL_MIN_NCHANNELS"),
-        ("NCCL_TIMEOUT", None, ""),
-        ("PYTORCH_CUDA_ALLOC_CONF", None, ""),
     ],
 )
 def test_a_name_is_gone_replaced_or_neither(name: str, gone: tuple[int, int, int] | None, instead: str) -> None:
