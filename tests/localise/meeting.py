@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
-from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.job.meeting import Agent, Connection, JobStore, Meetings, agent
 from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LocalRanks
@@ -56,6 +56,7 @@ def init(
     records: FlightRecords = NOTHING,
     after: Any = None,
     own: Mapping[int, dict[str, int]] | None = None,
+    stacks: tuple[tuple[FlightFrame, ...], ...] = (),
 ) -> JobState:
     """Return how a job of one node stands whose ranks were seen so. `own`: what single ranks were started with."""
     launch = Launch("environment", world_size=world, master_addr="10.0.0.5", master_port=29500)
@@ -65,8 +66,8 @@ def init(
     later = tuple(replace(each, time_s=each.time_s + 1, **(after or {})) for each in states.values())
     servers = ("",) * len(ranks)
     looks = JobLooks(
-        JobLook(tuple(states.values()), records, servers, connections=first),
-        JobLook(later, records, servers, connections=second),
+        JobLook(tuple(states.values()), records, servers, stacks, connections=first),
+        JobLook(later, records, servers, stacks, connections=second),
     )
     masters = replace(master, sockets=sockets), replace(master, port=29501, sockets=())
     return stand({"n1": (LocalRanks(ranks), looks)}, {"n1": Meetings(masters)})

@@ -55,7 +55,20 @@ IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rend
 
 def rows() -> Rows:
     """Yield all cases."""
-    for kind in (_missing, _at_work, _children, inside, _records, _stacks, _reasons, _arguments, devices, work, _many):
+    for kind in (
+        _missing,
+        _at_work,
+        _children,
+        inside,
+        _records,
+        _in_records,
+        _stacks,
+        _reasons,
+        _arguments,
+        devices,
+        work,
+        _many,
+    ):
         yield from kind()
 
 
@@ -173,9 +186,8 @@ def _at_work() -> Rows:
 
 def _children() -> Rows:
     """What a rank has started, and what it waits for there."""
-    worker = Child(
-        "D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", ("pipe:[9]",), pid=4242, name="pt_data_worker"
-    )
+    own: Any = {"pipes": ("pipe:[9]",), "pid": 4242, "name": "pt_data_worker"}
+    worker = Child("D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", **own)
     polls = replace(IDLE, call="poll", pipes=("pipe:[9]",))
     children = {
         "on a disk": worker,
@@ -187,11 +199,13 @@ def _children() -> Rows:
         "no worker": replace(worker, state="S", wchan="", call="futex", file="", name="sh"),
         "stopped": replace(worker, state="T", wchan="", call="", file=""),
         "ended": replace(worker, state="Z", wchan="", call="", file=""),
+        "computes": replace(worker, state="R", wchan="", call="running", file=""),
     }  # fmt: skip
     for name, child in children.items():
         for call in ("poll", "write", "wait4"):
             state = replace(polls, call=call, file="pipe:[9]" if call == "write" else "", children=(child,))
             yield f"a child: {name}, {call}", of_two(state)
+        yield f"a child in a queue: {name}", of_two(state, of_children={4242: IN_QUEUE})
     for ran_s in (1.001, 1.0):
         child = replace(children["asleep"], ran_s=1.0)
         state = replace(polls, children=(child,))
@@ -201,8 +215,8 @@ def _children() -> Rows:
     reader = Child("S", 0.1, "fifo_open", "open", pid=78, name="cat")
     waits = replace(polls, call="wait4", wchan="do_wait", awaits=77, children=(idle, shell, reader))
     yield "the child of a child", of_two(waits)
-    own = replace(worker, pid=60, pipes=())
-    yield "the line of a worker", of_two(replace(polls, children=(own,)), of_children={60: IN_LOADER})
+    lone = replace(worker, pid=60, pipes=())
+    yield "the line of a worker", of_two(replace(polls, children=(lone,)), of_children={60: IN_LOADER})
     for path in ("queue.py", "multiprocessing/queues.py"):
         state = replace(IDLE, children=(Child("Z", 0.1, pid=60, name="python"),))
         yield f"an ended child, in {path}", stuck_in(("get", f"{PYTHON}/{path}"), state=state)
@@ -273,6 +287,32 @@ def _records() -> Rows:
         yield f"RAS, {before_} then {after}", looked(asleep, ras=(counts(*before_), counts(*after)))
 
 
+def _in_records() -> Rows:
+    """What records show of ranks that are in a call of another group, came late, or are in a further call."""
+    for name, texts in {
+        "groups that wait for each other": ("1=0,1/x*@970", "2=0,1/y*@970"),
+        "receives that wait for each other": ("a@960 recv_0<-1*@970", "a@960 recv_1<-0*@970"),
+        "a receive that waits": ("a@960", "a@960 recv_1<-0*@970"),
+        "another size": ("all_reduce:8*@970", "all_reduce:16*@970", "all_reduce:8*@970"),
+        "another order": ("all_reduce*@970 broadcast?@971", "broadcast*@970 all_reduce?@971"),
+        "one scheduled": ("all_reduce*@970", "all_reduce?@970"),
+        "one gave up": ("a@1 b!@300", "a@1 b*@970", "a@1 b!@300"),
+    }.items():
+        yield f"records: {name}", recorded_as(*texts, backend="nccl")
+    for name in ("barrier", "_sync_buffers", "all_reduce"):
+        stack = (FlightFrame(name, f"{PACKAGES}/torch/nn/parallel/distributed.py" if name[0] == "_" else C10D, 9), OWN)
+        read: Any = {0: ((), ()), 1: ((), ()), 2: (stack, stack)}
+        yield f"records, and the missing one in {name}", of_two(IDLE, stacks=read)
+        yield f"records, and the missing one late in {name}", of_two(IDLE, stacks=read, silent=(2,))
+    yield "in init, and one has no process", in_stacks(IN_INIT, IN_INIT, world=3, absent=(2,))
+    one_stopped, alike = {0: WAITS, 1: WAITS, 2: both(STOPPED)}, counts(51, 51, 51)
+    yield "RAS, and one is stopped", looked(one_stopped, ras=(alike, alike))
+    yield (
+        "stacks of one call, and one is stopped",
+        in_stacks(IN_ALL_REDUCE, IN_ALL_REDUCE, IN_ALL_REDUCE, states=[*[both(IDLE, still_s=40.0)] * 2, both(STOPPED)]),
+    )
+
+
 def _stacks() -> Rows:
     """What stacks show where torch has recorded nothing."""
     yield "one is elsewhere", in_stacks(IN_ALL_REDUCE, IN_ALL_REDUCE, IN_LOADER, states=[both(IDLE, 5.0)] * 3)
@@ -293,7 +333,7 @@ def _stacks() -> Rows:
     yield "they woke", in_stacks(IN_ALL_REDUCE, IN_LOADER, states=[woke, woke])
     for stack in (receives, IN_LOADER, IN_ALL_REDUCE):
         read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2}
-        yield f"records, and one in {stack[0].name}", of_two(IDLE, stacks=read)
+        yield f"records, and one in {stack[0].name}, line {stack[-1].line}", of_two(IDLE, stacks=read)
     barrier = (replace(IN_ALL_REDUCE[0], name="monitored_barrier"), IN_ALL_REDUCE[1])
     states = {0: both(IDLE, still_s=28.0), 1: both(IDLE, still_s=12.0), 2: both(SLEEPS)}
     done = recorded(dict.fromkeys(range(3), "all_reduce@970 all_reduce@971"), backend="gloo")

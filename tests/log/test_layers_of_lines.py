@@ -1,7 +1,7 @@
 """Which layer wrote a line, what it wraps, and what it offers to find out more."""
 
 from ncclprobe.logs.job_log import LogEvent
-from ncclprobe.logs.layers import LAYERS, PROGRAM, by_name, inside, layer_of
+from ncclprobe.logs.layers import PROGRAM, inside, layer_of
 from ncclprobe.logs.reader import read
 
 LINES = {
@@ -46,18 +46,7 @@ def test_torchruns_summary_is_the_launchers() -> None:
     assert layer_of(LogEvent(0, 1, "exitcode: 1, ValueError: x", level="ROOT CAUSE")).name == "launcher"
 
 
-def test_every_layer_that_is_wrapped_is_one_and_none_wraps_itself() -> None:
-    names = {*by_name()}
-    assert len(names) == len(LAYERS) + 1
-    assert {name for layer in by_name().values() for name in layer.wraps} <= names
-    assert not [name for name in names if any(name in inside(inner) for inner in inside(name))]
-
-
 def test_wrappers_wrap_what_is_inside_at_any_depth() -> None:
     assert "container" in inside("scheduler")
     assert {"ucx", "kernel"} <= inside("nixl")
     assert "launcher" not in inside(PROGRAM.name)
-
-
-def test_every_layer_says_what_to_do_next() -> None:
-    assert [layer.name for layer in by_name().values() if not (layer.switch or layer.look)] == []

@@ -113,12 +113,11 @@ def test_a_harmless_line_comes_last_and_never_by_itself() -> None:
     events = said("frob: error: known to mean nothing, not found", "frob: a widget failed")
     assert [e.line for e in telling_lines(events, lambda event: "known" in event.text)] == [2, 1]
     assert telling_lines(events[:1], lambda _: True) == ()
-
-
-def test_of_two_logs_the_line_that_was_said_first_comes_first() -> None:
-    late = LogEvent(0, 1, "frob: error: a failed", time_s=9.0)
-    soon = LogEvent(1, 1, "frob: error: b failed", time_s=5.0)
-    assert [each.stream for each in telling_lines((late, soon))] == [1, 0]
+    late, soon = (
+        LogEvent(0, 1, "frob: error: a failed", time_s=9.0),
+        LogEvent(1, 1, "frob: error: b failed", time_s=5.0),
+    )
+    assert [each.stream for each in telling_lines((late, soon))] == [1, 0]  # of two logs, what was said first
 
 
 HEALTHY = (
