@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -187,67 +186,48 @@ def _until(true: Callable[[], bool], waiting: Waiting) -> None:
         waiting._over.wait(0.01)
 
 
-def test_a_row_shows_how_well_its_median_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_shows_how_well_its_median_is_known_and_no_other_row_that_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = _terminal(monkeypatch)
     progress = Progress(wanted=True)
     progress.expect(13)
     progress.show("all_reduce 32 KiB in place batch 1 to 5")
     progress.reach("all_reduce 32 KiB in place", 0.0412)
     progress.show("all_reduce 32 KiB in place batch 6 to 9")
-    assert terminal.lines()[-2:] == [
+    progress.show("all_reduce 32 KiB out of place batch 1")
+    assert terminal.lines()[-3:] == [
         "… [1/13] all_reduce 32 KiB in place batch 1 to 5",
         "… [1/13] all_reduce 32 KiB in place  ±4.1 %",
+        "… [1/13] all_reduce 32 KiB out of place batch 1",
     ]
     progress.stop()
 
 
-def test_the_precision_of_one_row_is_not_shown_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = _terminal(monkeypatch)
-    progress = Progress(wanted=True)
-    progress.reach("all_reduce 1 KiB in place", 3.5)
-    progress.show("all_reduce 1 KiB in place gather")
-    progress.show("all_reduce 1 KiB out of place batch 1")
-    assert terminal.lines()[-2:] == ["… all_reduce 1 KiB in place  ±350 %", "… all_reduce 1 KiB out of place batch 1"]
-    progress.stop()
-
-
-def test_a_log_gets_a_line_for_each_part_and_none_for_phases(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_a_line_for_each_part_and_none_for_phases_and_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(wanted=True)
     progress.show("import torch")
     progress.count()
+    with Waiting("examining this machine", wanted=True) as waiting:
+        waiting.say("judging")
     progress.finish("collectives")
     assert re.fullmatch(r"ncclprobe: collectives, 1 row: \d+\.\d s\n", capsys.readouterr().err)
 
 
 @each_row("wanted", [True, False])
-def test_waiting_is_drawn_on_a_terminal_alone_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+def test_waiting_is_drawn_on_a_terminal_alone_leaves_nothing_and_can_begin_again(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
     terminal = _terminal(monkeypatch)
     with Waiting("starting 2 ranks", wanted=wanted) as waiting:
-        waiting.say("importing torch")
         if wanted:
+            waiting.say("importing torch")
             _until(lambda: "importing torch  " in terminal.getvalue(), waiting)
+            waiting.end()
+            waiting.begin("making the report")
+            _until(lambda: "making the report  " in terminal.getvalue(), waiting)
     assert terminal.getvalue().endswith(CLEAR) is wanted
     assert bool(terminal.lines()) is wanted
-
-
-def test_waiting_that_ended_can_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = _terminal(monkeypatch)
-    with Waiting("starting", wanted=True) as waiting:
-        waiting.end()
-        waiting.begin("making the report")
-        _until(lambda: "making the report  " in terminal.getvalue(), waiting)
-    assert terminal.getvalue().endswith(CLEAR)
-
-
-def test_waiting_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    with Waiting("examining this machine", wanted=True) as waiting:
-        waiting.say("judging")
-    assert capsys.readouterr() == ("", "")
-
-
-def ncclprobe(*argv: str | Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "ncclprobe", *map(str, argv)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=100)
 
 
 @each_row(
@@ -271,51 +251,41 @@ def test_what_steers_a_terminal_is_escaped_but_for_colours_of_ours() -> None:
     assert harmless("\x1b[1;31mFAIL\x1b[0m\x1b]0;x\x07", styled=True) == "\x1b[1;31mFAIL\x1b[0m\\x1b]0;x\\x07"
 
 
-def test_a_log_cannot_give_commands_to_a_runner(tmp_path: Path) -> None:
-    words = " ".join(f"{'x' * number} ::stop-commands::pwn" for number in (3, 7, 11, 15, 19))
-    text = f"[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: bad ##[add-mask]CAUSE {words}\n"
-    (tmp_path / "x.log").write_text(text)
-    said = ncclprobe("explain", tmp_path / "x.log").stdout
-    assert "CAUSE" in said
-    assert "##[" not in said
-    assert not [line for line in said.splitlines() if line.lstrip().startswith("::")]
-
-
-def test_a_foreign_report_cannot_give_commands_to_a_runner_in_any_form(
+def test_neither_a_log_nor_a_foreign_report_can_give_commands_to_a_runner_in_any_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steering = "a##[add-mask]b ##vso[c]\n::error::d \x9b2J"
-    (tmp_path / "x.log").write_text("[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: boom\n")
-    main(["explain", str(tmp_path / "x.log"), "--json", str(tmp_path / "r.json")])
-    foreign = json.loads((tmp_path / "r.json").read_text())
+    path, own = str(tmp_path / "r.json"), str(tmp_path / "##[error]x.json")
+    words = " ".join(f"{'x' * number} ::stop-commands::pwn" for number in (3, 7, 11, 15, 19))
+    text = f"[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: bad ##[add-mask]CAUSE {words}\n"
+    (tmp_path / "x.log").write_text(text)
+    main(["explain", str(tmp_path / "x.log"), "--json", path])
+    foreign = json.loads(Path(path).read_text())
     foreign["notes"] = [steering]
     foreign["checks"][0]["title"] = foreign["tool"]["version"] = steering
-    (tmp_path / "r.json").write_text(json.dumps(foreign))
-    (tmp_path / "##[error]x.json").write_text('{"schema": "##[error]y"}')
-    said = []
-    capsys.readouterr()
-    for form in (("--json", "-"), ("--html", "-"), ("--junit", "-"), ("--markdown", "-"), ("-v",)):
-        main(["report", str(tmp_path / "r.json"), *form])
+    Path(path).write_text(json.dumps(foreign))
+    Path(own).write_text('{"schema": "##[error]y"}')
+    said = [*capsys.readouterr()]
+    for form in (["--json", "-"], ["--html", "-"], ["--junit", "-"], ["--markdown", "-"], ["-v"]):
+        main(["report", path, *form])
         said += capsys.readouterr()
-    main(["report", str(tmp_path / "##[error]x.json")])
+    main(["report", own])
     said += capsys.readouterr()
-    assert len([text for text in said if "add-mask" in text or "error]" in text]) >= 5
+    assert len([text for text in said if "add-mask" in text or "error]" in text]) >= 6
     assert [text for text in said if "##[" in text or "##vso[" in text or "\x9b" in text] == []
     assert [line for text in said for line in text.splitlines() if line.lstrip().startswith("::")] == []
-    assert json.loads(said[0])["notes"] == [steering]
+    assert json.loads(said[2])["notes"] == [steering]
 
 
-@pytest.mark.parametrize("argv", [("fleet", "--fleet"), ("fleet", "job"), ("explain",)])
-def test_a_name_that_is_too_long_is_wrong_usage(argv: tuple[str, ...]) -> None:
-    done = ncclprobe(*argv, "a" * 300)
-    assert done.returncode == 2
-    assert "bug" not in done.stderr
+def test_a_name_that_is_too_long_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["fleet", "--fleet"], ["fleet", "job"], ["explain"]):
+        assert main([*argv, "a" * 300]) == 2
+        assert "bug" not in capsys.readouterr().err
 
 
 def look(word: str, *classes: RankClass, calls: int = 0) -> Report:
-    return replace(
-        HEALTHY, standing=JobVerdict(word, "3 of 4 ranks", "2026-11-23T14:03:11+00:00", 1.0, "", calls), classes=classes
-    )
+    told = JobVerdict(word, "3 of 4 ranks", "2026-11-23T14:03:11+00:00", 1.0, "", calls)
+    return replace(HEALTHY, standing=told, classes=classes)
 
 
 SLOW = RankClass("slow, not stuck", (3,), ("n4",), doing="is at work")
@@ -325,12 +295,11 @@ WORKING = RankClass("working", (0, 1, 2, 3), ("n4",), doing="is at work")
 
 def test_a_job_that_is_at_work_and_slow_by_turns_has_not_changed() -> None:
     watch = Watch()
-    lines = [
-        watch.add(each) for each in (look("WORKING", WORKING, calls=5), look("SLOW", SLOW, calls=9), look("SLOW", SLOW))
-    ]
+    looks = (look("WORKING", WORKING, calls=5), look("SLOW", SLOW, calls=9), look("SLOW", SLOW))
+    first, second, _ = map(watch.add, looks)
     assert not watch.changed
-    assert lines[0].endswith("WORKING  3 of 4 ranks")
-    assert lines[1].endswith("SLOW  3 of 4 ranks; 4 calls since the previous sample")
+    assert first.endswith("WORKING  3 of 4 ranks")
+    assert second.endswith("SLOW  3 of 4 ranks; 4 calls since the previous sample")
     assert watch.notes() == ["watched: 3 looks; others were waiting for rank 3, n4 in 2 of them"]
 
 
