@@ -58,18 +58,6 @@ def test_the_search_ends_where_nccls_does(rows: tuple[Row, ...], asked: dict[str
     assert known(pick(roce(*rows), wish(settings(**asked)))).index == index
 
 
-def test_the_release_and_the_link_layer_decide_before_the_search() -> None:
-    routable = roce((LOCAL, None), ("fe80:0:12:34::1", None), layer="InfiniBand")
-    for port, version, wanted in (
-        (ROCE, (2, 20, 5), (0, "version")),
-        (ROCE, (2, 21, 5), (3, "search")),
-        (routable, (2, 21, 5), (0, "infiniband")),
-        (routable, (2, 22, 3), (1, "infiniband")),
-    ):
-        found = known(pick(port, wish(settings(), version), version))
-        assert (found.index, found.by) == wanted
-
-
 def test_an_index_that_is_asked_for_is_not_checked_and_a_table_that_was_not_read_gives_no_answer() -> None:
     found = known(pick(ROCE, Wish(index=9)))
     assert (found.index, found.gid) == (9, None)

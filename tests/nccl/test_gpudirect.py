@@ -22,7 +22,6 @@ from ncclprobe.nccl.gpudirect import (
     gdr_level,
     kernel_support,
     maker,
-    nvls,
     p2p_level,
     peer_transports,
     supported,
@@ -126,24 +125,6 @@ def hgx(count: int = 8, cuda: tuple[int, int] = CUDA, **changes: Any) -> Gpus:
     return Gpus(tuple(every), "550.127.08", cuda)
 
 
-@each_row(
-    ("gpus", "row", "version", "available", "word"),
-    [
-        (hgx(), LINKED, (2, 17, 1), True, "NVSwitches"),
-        (hgx(), LINKED, (2, 16, 5), False, "2.17"),
-        (hgx(2), LINKED, (2, 28, 9), False, "it takes 3"),
-        (hgx(compute=(8, 0)), LINKED, None, False, "compute capability 8.0"),
-        (hgx(fabric=GpuFabric("in-progress")), LINKED, None, False, "in-progress"),
-        (hgx(fabric=GpuFabric("completed", status=999)), LINKED, None, False, "999"),
-    ],
-)
-def test_multicast_takes_switches_hopper_and_a_healthy_fabric(
-    gpus: Gpus, row: Any, version: Version | None, available: bool | None, word: str
-) -> None:
-    found = nvls(gpus, NvLinks((row,) * len(gpus.all)), NONE, version)
-    assert (found.available, word in found.why) == (available, True)
-
-
 def four(far: tuple[int, ...] = (), links: NvLinks | Absent = UNLINKED) -> tuple[Topology, dict[str, Gpu]]:
     gpus = fixtures.gpus()
     topology = machine_topology(fixtures.pci(far=far), gpus, links, fixtures.fabric())
@@ -176,35 +157,6 @@ def test_a_nic_below_the_gpus_switch_is_near_enough_or_one_that_another_gpu_reac
     found = one(decide(topology, gpus, topology.nics, having(**settings), version), *pair)
     assert (found.receives, found.path, found.relay) == (receives, path, relay)
     assert why in ("", found.why)
-
-
-def test_a_grace_reaches_the_nics_of_its_cpu_from_2_27_on() -> None:
-    gpu = replace(fixtures.gpus(1).all[0], name="NVIDIA GH200 480GB")
-    gpus, pci = Gpus((gpu,), "550.127.08", CUDA), fixtures.pci(1, far=(0,))
-    topology = machine_topology(pci, gpus, UNLINKED, fixtures.fabric(count=1))
-    assert topology.paths["GPU0", "mlx5_0"] is P2C
-    for version, settings, receives in (
-        ((2, 26, 2), {}, False),
-        ((2, 26, 2), {"NET_GDR_C2C": "1"}, True),
-        (NEW, {}, True),
-        (NEWEST, {"NET_GDR_LEVEL": "PXB"}, False),
-    ):
-        (direct,) = decide(topology, {"GPU0": gpu}, ["mlx5_0"], having(**settings), version)
-        assert direct.receives is receives, version
-
-
-def test_what_a_gpu_sends_is_staged_before_ampere_without_nvlink() -> None:
-    for compute, version, links, sends in (
-        ((7, 0), NEWEST, UNLINKED, False),
-        ((7, 0), NEWEST, SWITCHED, True),
-        ((8, 0), NEWEST, UNLINKED, True),
-        ((8, 0), (2, 18, 6), UNLINKED, False),
-        (Absent("not told"), NEWEST, UNLINKED, None),
-    ):
-        topology, gpus = four(links=links)
-        old = {name: replace(gpu, compute=compute) for name, gpu in gpus.items()}
-        direct = one(decide(topology, old, topology.nics, NONE, version), "GPU0", "mlx5_0")
-        assert (direct.receives, direct.sends) == (True, sends), version
 
 
 def test_a_lone_gpu_sends_whatever_its_age_and_unknown_distances_and_desktop_cards_decide_as_they_must() -> None:
