@@ -76,7 +76,7 @@ def case_values(rules: Iterable[Check]) -> Iterator[str]:
                 words = [" ".join(_VALUE.findall(text)) for text in texts]
                 what = " | ".join(filter(None, [f"{said([each])}, {each.action}, {each.confidence.level}", *words]))
                 by = each.occurrence
-                place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line}" if by else ""
+                place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line} {by.codes}" if by else ""
                 loss = f" -{each.loss:.3f} {each.lost_GBps or 0:.4g}" if each.loss is not None else ""
                 yield f"{rule.key} {number}: {what}{loss}{place}"
 

@@ -11,6 +11,7 @@ _GONE = replace(ROW, mount=_DISK, look=Absent("/data: not there", "Missing"), co
 _UNREAD = replace(ROW, rate=Absent("/data: rate: no answer within 10 s", "TimedOut"))
 
 
+_LATE = Absent("no time", "OutOfTime")
 CASES: Cases = {
     "data.rate": [
         ("WARN node: /data on n1; NOTE unknown: /data", reading(900, 200)),
@@ -24,6 +25,7 @@ CASES: Cases = {
         (on_nodes(replace(ROW, rate=ReadRate(why="the files hold 0 bytes"))),),
     ],
     "data.path": [
+        ("UNKNOWN: --timeout left no time to read the path on n1", on_nodes(ROW, replace(ROW, look=_LATE))),
         ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)),
         ("FAIL job: /data on n0", on_nodes(_GONE)),
         ("FAIL node: /data on n1", on_nodes(ROW, looking(read=False))),

@@ -37,8 +37,10 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.names import CommIdHost
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.routes import Routes
+from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
@@ -73,6 +75,13 @@ WITH_STORAGE = fabric(*(port(f"mlx5_{n}") for n in range(8)), port("mlx5_8", lin
 _DENIED = Absent("permission denied", "Denied")
 _UNREAD = port("b", link_layer="Ethernet", gids=_DENIED)
 _SHORT = fabric(roce("mlx5_3", *USUAL), roce("mlx5_4", *USUAL[:2], ("::ffff:10.0.0.2", V2)))
+_HIDDEN = Absent("hidden")
+
+
+def _gloo(names: str) -> Environment:
+    return Environment({"GLOO_SOCKET_IFNAME": names})
+
+
 CASES: Cases = {
     "env.hca/pkey": [
         ("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL),
@@ -168,6 +177,12 @@ CASES: Cases = {
     ],
     "env.hca/hca-down": [
         (
+            "NOTE unknown: mlx5_1:1",
+            setting("NCCL_IB_HCA", "mlx5"),
+            fabric(port("mlx5_0"), port("mlx5_1", state=_DENIED)),
+            NO_NCCL,
+        ),
+        (
             "FAIL link: mlx5_7:1",
             setting("NCCL_IB_HCA", "=mlx5_0,mlx5_7"),
             fabric(*hcas(2).ports, downed("mlx5_7")),
@@ -190,6 +205,11 @@ CASES: Cases = {
         (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
     ],
     "env.ifname/ifname-match": [
+        _ifname_match(
+            "NOTE unknown: NCCL_SOCKET_IFNAME", settings=setting("NCCL_SOCKET_IFNAME", "x")
+        ),  # NCCL takes it for not set
+        _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", interfaces=_HIDDEN, launch=TWO_NODES),
+        _ifname_match("UNKNOWN: hidden", settings=setting("NCCL_SOCKET_IFNAME", "eth0"), interfaces=_HIDDEN),
         _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", settings=setting("NCCL_SOCKET_IFNAME", "ens3")),
         _ifname_match("WARN job: NCCL_SOCKET_IFNAME"),
         _ifname_match(
@@ -202,6 +222,14 @@ CASES: Cases = {
         _ifname_match(fabric=Fabric()),
     ],
     "env.identity/comm-id": [
+        (
+            *_comm_id("FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", "127.0.0.1:9999"), named_host=ANY),
+            TWO_NODES,
+        ),
+        _comm_id("UNKNOWN: is not recorded", settings=Settings({"NCCL_COMM_ID": Setting("NCCL_COMM_ID", None, "x")})),
+        _comm_id("UNKNOWN: the resolver was not asked", settings=setting("NCCL_COMM_ID", "far:9999")),
+        _comm_id("UNKNOWN: hidden", settings=setting("NCCL_COMM_ID", "far:9999"), named_host=_HIDDEN),
+        _comm_id("UNKNOWN: hidden", settings=setting("NCCL_COMM_ID", "10.0.0.1:9999"), interfaces=_HIDDEN),
         _comm_id("FAIL job: NCCL_COMM_ID"),
         _comm_id("FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", ":9999")),
         _comm_id(
@@ -221,6 +249,7 @@ CASES: Cases = {
         _comm_id(settings=setting("NCCL_COMM_ID", "10.0.0.1:9999"), named_host=ANY),
     ],
     "env.ifname/ifname-virtual": [
+        ("NOTE job: usb0", PLAIN, Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("IB"), NO_NCCL),
         ("FAIL job: docker0", setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
         ("FAIL job: docker0, cni0", setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
         (
@@ -264,6 +293,11 @@ CASES: Cases = {
         (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), TWO_NETS, TWO_NODES, NO_NCCL),
     ],
     "env.ifname/gloo-mismatch": [
+        _gloo_mismatch("WARN job: GLOO_SOCKET_IFNAME", environment=_gloo("lo"), launch=TWO_NODES),
+        _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME", environment=_gloo("=eth0"), interfaces=_HIDDEN),
+        _gloo_mismatch("WARN job: GLOO_SOCKET_IFNAME", environment=_gloo("docker0"), interfaces=_HIDDEN),
+        _gloo_mismatch("UNKNOWN: hidden", environment=_gloo("eth0"), interfaces=_HIDDEN),
+        _gloo_mismatch("UNKNOWN: hidden", environment=_gloo("docker0"), interfaces=_HIDDEN, launch=ONE_NODE),
         _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME"),
         _gloo_mismatch(
             "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth"}), job=Job()
@@ -308,6 +342,16 @@ CASES: Cases = {
         (PLAIN, EFA, Plugins(), ALONE),
     ],
     "env.vendor": [
+        ("FAIL job: UCX_TLS", having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="tcp,cuda_copy"), ANY, STARTS, ANY, TWO_NODES),
+        (
+            "FAIL job: NCCL_IB_DISABLE; NOTE job: NCCL_IB_TC",
+            having(NCCL_IB_DISABLE="1"),
+            Machine(cloud="oracle"),
+            ON_IB,
+            ANY,
+            TWO_NODES,
+        ),
+        (having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="rc_x,cuda_copy"), ANY, STARTS, ANY, TWO_NODES),
         (
             "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
             having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),

@@ -110,6 +110,7 @@ CASES: Cases = {
         (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1), UNPRICED),
     ],
     "env.files/conf-files": [
+        ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG", " INFO", ETC)),
         ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", ETC)),
         ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", ETC)),
         ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", ETC)),
@@ -175,6 +176,7 @@ CASES: Cases = {
         (PLAIN, NamedFiles(), Plugins(), Loader()),
     ],
     "env.visible": [
+        (Environment({}), ALONE, gpus(8), Job()),
         *(_visible("FAIL job: CUDA_VISIBLE_DEVICES", seen=text) for text in _WRONG_LISTS),
         _visible("WARN job: CUDA_VISIBLE_DEVICES", seen="0,1,GPU-0002"),
         _visible("FAIL job: CUDA_VISIBLE_DEVICES", seen="GPU-000", gpus=gpus(2)),  # it begins several UUIDs
@@ -202,6 +204,15 @@ CASES: Cases = {
         (PLAIN,),
     ],
     "env.start/nccl": [
+        ("FAIL image: libnccl.so.2", Software({}, torch=Torch("/venv/torch", "13.0")), ALONE, Job()),
+        (
+            "WARN image: torch",
+            Software({"torch": "2.13.0+cpu"}, SYSTEM, Mapped(SYSTEM[0].path, "x"), torch=Torch("/venv/torch", None)),
+            ALONE,
+            Job(),
+        ),
+        ("NOTE unknown: libnccl.so.2", Software({}), ALONE, Job(local=True)),
+        ("UNKNOWN: neither torch nor libnccl.so.2 is in this environment", Software({}), ALONE, Job()),
         ("FAIL image: torch", _CPU, ALONE, Job()),
         ("FAIL image: libnccl.so.2", Software({}), TWO_NODES, Job()),
         (
@@ -217,6 +228,10 @@ CASES: Cases = {
         (Software({}), CUDA_12),
     ],
     "env.libraries/libraries": [
+        (
+            "NOTE unknown: libcudart.so.12",
+            Linking((replace(CUDART, others=("/usr/lib/libcudart.so.12",), why="LD_LIBRARY_PATH"), OURS)),
+        ),
         ("FAIL image: libcudart.so.12", Linking((replace(CUDART, path="", why=""), OURS))),
         ("WARN image: libfabric.so.1", Linking((CUDART, OURS, replace(_OFI, path="", why="")), _NET)),
         (
@@ -227,6 +242,11 @@ CASES: Cases = {
         (Linking(),),
     ],
     "env.debug/debug-file": [
+        _file(
+            "NOTE unknown: TORCH_FR_DUMP_TEMP_FILE",
+            named_files=NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/x", _UNKNOWN)}),
+        ),
+        _file(named_files=NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}), launch=ALONE),  # it writes nothing
         _file("WARN job: NCCL_DEBUG_FILE", settings=having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h")),
         _file(
             "WARN job: NCCL_DEBUG_FILE",

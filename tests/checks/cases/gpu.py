@@ -83,12 +83,14 @@ _count = rows_of(
     environment=Environment(),
     container=BARE_HOST,
 )
+_IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
 CASES: Cases = {
     "gpu.smi-canary": [
         ("FAIL node: nvidia-smi", Smi(gpus=1), PAIR),
         (Smi(gpus=2), PAIR),
     ],
     "gpu.count": [
+        _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_IN_A_CONTAINER),
         ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
         ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
         ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *REST),
@@ -197,6 +199,12 @@ CASES: Cases = {
         (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
     ],
     "gpu.errors/xid": [
+        ("FAIL node: GPU0", log(Event(7000.0, "lost", BUS, "", "GPU is lost")), BOX),
+        (
+            "FAIL node: GPU0",
+            log(Event(7000.0, "xid", BUS, "79", "off"), uptime_s=7030.0),
+            BOX,
+        ),  # less than a minute ago
         *(("FAIL node: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in _GRAVE_XIDS),
         *(("WARN node: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in ("62", "92", "94", "109")),
         *(("NOTE unknown: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in _OTHER_XIDS),

@@ -27,6 +27,7 @@ from ncclprobe.checks.host import (
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import JobUser, Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
@@ -96,6 +97,7 @@ CASES: Cases = {
         _threads("UNKNOWN: /sys is hidden", cgroup=Cgroup(None, None, Absent("/sys is hidden"))),
     ],
     "host.shm/shm": [
+        _shm("UNKNOWN: whether NCCL avoids it depends on", gpus=_NO_GPUS, software=NCCL_2_27, launch=_FOUR_RANKS),
         _shm("WARN image: /dev/shm", memory=SharedMemory(800 * MIB, 800 * MIB), gpus=EIGHT),
         _shm("FAIL image: /dev/shm", gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1)),
         _shm("FAIL image: /dev/shm", memory=SharedMemory(4 * MIB, 4 * MIB), launch=ONE_PER_NODE),
@@ -180,5 +182,9 @@ CASES: Cases = {
     "host.cpu/governor": [
         ("WARN image: governor", Scaling("intel_cpufreq", "powersave")),
         ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")),
+    ],
+    "host.limits/nics-given": [
+        (NamedMachine("no such machine"), PLAIN),
+        (NamedMachine(""), PLAIN),
     ],
 }

@@ -24,6 +24,7 @@ from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.ports import Ipv4Settings
@@ -95,6 +96,7 @@ _same_subnet = rows_of(
 )
 CASES: Cases = {
     "ib.gdr/gdr": [
+        _gdr("NOTE unknown: GPU0", pci=_UNPLACED),
         _gdr("WARN image: GPUDirect RDMA", direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 21, 5)),
         _gdr("WARN job: GPUDirect RDMA", settings=having("NCCL_DMABUF_ENABLE", "0"), direct=_OPEN),
         _gdr("WARN node: GPU3", pci=pci(far=(3,))),
@@ -234,6 +236,7 @@ CASES: Cases = {
         (fabric(), PLAIN),
     ],
     "ib.roce/roce-v2": [
+        ("NOTE unknown: mlx5_1:1", fabric(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD), count=0), PLAIN, TWO_NODES),
         ("WARN node: mlx5_0:1", fabric(roce(0, ""), count=0), PLAIN, Launch()),
         (
             "WARN node: mlx5_0:1",
@@ -254,6 +257,11 @@ CASES: Cases = {
         (fabric(roce(0, ""), count=0), PLAIN, ONE_NODE),
     ],
     "ib.roce/roce-mtu": [
+        _roce_mtu(
+            "NOTE unknown: mlx5_1:1",
+            fabric=fabric(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD), count=0),
+            found=interfaces(9000),
+        ),
         _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 4000)),
         _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 2200), routes=_UNREAD),
         _roce_mtu(
@@ -277,5 +285,8 @@ CASES: Cases = {
         _same_subnet(sysctls=sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
         _same_subnet(routes=Routes((), _BY_SOURCE), sysctls=sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
         _same_subnet(found=interfaces(9000, 9000), sysctls=sysctls_of()),
+    ],
+    "ib.gdr/nics-by-text": [
+        (NamedMachine("no such machine"), fabric()),
     ],
 }

@@ -66,8 +66,12 @@ _ONCE = [fleet(8, fails(lambda *ends: ends == (5, 2), how, tries=1)) for how in 
 _FLOODS = tuple(Flood(f"10.0.0.{number}", number) for number in range(1, 8))
 _mesh = rows_of(paths=HEALTHY, gatherings=ALL_STAYED)
 
+_BOTH = [Trouble(f"10.1.0.{rank + 1}", "reset", "", rank) for rank in range(2)]
+_IDLE = Paths(2, {0: "n0", 1: "n1", 2: "n2"})
 CASES: Cases = {
     "launch.mesh/tcp-mesh": [
+        _mesh("UNKNOWN: rank 0 lost contact with the nodes", paths=fleet(2, fails(_INTO_1)), gatherings=_lost(*_BOTH)),
+        _mesh("UNKNOWN: n2 had no node to connect to", paths=Every({**fleet(2, lambda *_: None).by_node, "n2": _IDLE})),
         _mesh("FAIL node: n2 on n2", paths=_DEAD),
         _mesh("FAIL node: n2 on n2", paths=_ONE_WAY),
         _mesh("WARN fabric: n0 -> n2 on n0 n2", paths=ONLY_NCCL),

@@ -109,6 +109,9 @@ CASES: Cases = {
     ],
     "launch.ranks/dup-gpu": [
         _dup_gpu(
+            processes=two(process_of(0, visible=("0", "1")), replace(process_of(0), local_rank=3, visible=("0", "1")))
+        ),
+        _dup_gpu(
             "FAIL job: GPU-0003 on n0", processes=two(process_of(0, visible=("3",)), process_of(1, visible=("3",)))
         ),
         _dup_gpu(
@@ -131,6 +134,7 @@ CASES: Cases = {
         (Master("localhost", ("127.0.0.1",)), ALONE),
     ],
     "launch.names/fqdn": [
+        _fqdn(names=DEBIANS, environment=Environment({"GLOO_SOCKET_IFNAME": "eth0"})),
         _fqdn("WARN image: node0", names=DEBIANS, own=OwnName("node0", ("127.0.1.1",))),
         _fqdn("WARN image: node0", own=OwnName("node0", failure="Name or service not known")),
         _fqdn("WARN image: node0", own=OwnName("node0", ("10.9.9.9",))),
@@ -145,6 +149,7 @@ CASES: Cases = {
         _fqdn(names=_REAL_TOO),
     ],
     "launch.master/route": [
+        _route(interfaces=_BOTH_CARDS, settings=setting("NCCL_COMM_ID", "10.0.0.5:9999")),
         _route("FAIL node: node0", routes=UNROUTED),
         _route("WARN image: ens1", interfaces=Interfaces((_FIRST, ETH0))),
         _route("WARN job: cni0", interfaces=_BOTH_CARDS),

@@ -246,6 +246,7 @@ CASES: Cases = {
         ),
     ],
     "log.memory-full/shared-memory-full": [
+        f"{INFO}failed to extend /dev/shm/nccl-Ab12cd to 9637892 bytes",
         (
             "FAIL unknown: n1:7 on n1",
             f"{WARN}Call to posix_fallocate failed : No space left on device",
@@ -314,6 +315,7 @@ CASES: Cases = {
         f"{INFO}NET/Plugin: Plugin name set by env to none",
     ],
     "log.plugin/plugin-does-not-fit": [
+        ("FAIL image: n1:7 on n1", f"{INFO}NET/Plugin: Failed to find ncclNetPlugin_v6 symbol."),
         (
             "FAIL image: n1:7 on n1",
             f"{WARN}NET/OFI EFA provider requires at least libfabric version 1.22.0.",
@@ -333,6 +335,7 @@ CASES: Cases = {
         "are not supported.",
     ],
     "log.topology/topology-file": [
+        f"{WARN}Attribute busid of node pci not found",
         (
             "FAIL job: n1:7 on n1",
             f"{WARN}XML Parse error : expecting '<', got '{{'",

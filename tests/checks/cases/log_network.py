@@ -248,6 +248,11 @@ CASES: Cases = {
     ],
     "log.store/master-unreachable": [
         (
+            "FAIL job: example",
+            "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (167772161, "
+            "29500).",
+        ),
+        (
             "FAIL unknown: example",
             "RuntimeError: connect() timed out. Original timeout was 1800000 ms.",
             "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
@@ -260,6 +265,10 @@ CASES: Cases = {
         ),
     ],
     "log.ranks-missing/ranks-missing": [
+        (
+            "FAIL job: example",
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 17/16 clients joined.",
+        ),
         (
             "FAIL job: n1:7 on n1",
             GARBLED.replace("4 vs 4", "4 vs 5"),
@@ -304,6 +313,7 @@ CASES: Cases = {
         ),
     ],
     "log.registration/locked-memory": [
+        ("FAIL unknown: example", "ucx ERROR ibv_reg_mr(address=0x7f, length=65536) failed: Cannot allocate memory"),
         (
             "FAIL unknown: n1:7 on n1",
             f"{WARN}Call to ibv_create_cq failed with error Cannot allocate memory",

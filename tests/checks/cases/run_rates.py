@@ -93,6 +93,16 @@ CASES: Cases = {
         ("UNKNOWN: too few for an interval", *_banded(replace(_NOISE, interval_us=None))),
     ],
     "run.pairs": [
+        (
+            "UNKNOWN: x.toml has no expectation for pairs",
+            Localised(NONE),
+            replace(_JUDGED, expect="x.toml"),
+            Expected(),
+        ),
+        (
+            "WARN fabric: n[0-2] with the others",
+            *_found(kind="pair", culprits=(replace(_SHARED, direction="out"), replace(_SHARED, direction="both"))),
+        ),
         ("FAIL node: n3 rail 1 (mlx5_1) on n3", *_found(kind="rail", culprits=(_BAD_NIC,))),
         (
             "FAIL node: out of n3 rail 1 (eth1) on n3",
