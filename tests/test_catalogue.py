@@ -1,17 +1,22 @@
-"""``ncclprobe checks`` and ``ncclprobe explain``: nothing is left out, and nothing disagrees with the check itself."""
+"""``ncclprobe checks`` and ``ncclprobe explain NAME``: nothing is left out, and nothing disagrees with the check."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+from ncclprobe import page
 from ncclprobe.commands import checks, explain
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.explain_pages import entry
+from ncclprobe.engine.explain_pages import COLUMNS, entry
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import by_id, title_of
+from ncclprobe.nccl.parameters import meanings, table
 from tests.each_row import each_row
 
 CHECKS = by_id(sorted(diagnose.every_check(), key=lambda check: check.key))
+MOST_LINES = 40
 
 
 def test_the_catalogue_has_a_line_for_every_check_below_its_group(
@@ -28,12 +33,6 @@ def test_the_catalogue_has_a_line_for_every_check_below_its_group(
     assert [row.partition(":")[0] for row in groups] == sorted({name.partition(".")[0] for name in CHECKS})
     assert "ib: InfiniBand and RoCE" in "".join(groups)
     assert last.startswith(f"{len(CHECKS)} checks, * required")
-
-
-def test_the_catalogue_fits_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    checks.main([])
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 @each_row(("groups", "prefixes"), [(["ib"], {"ib"}), (["ib", "gpu.*"], {"ib", "gpu"}), (["host.shm"], {"host"})])
@@ -58,23 +57,115 @@ def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFix
     assert memlock["applies"].startswith("to jobs on GPUs")
 
 
-def test_a_check_and_a_variable_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for wanted in ("host.limits", "NCCL_IB_TIMEOUT"):
-        assert explain.main([wanted]) == 0
-        assert capsys.readouterr().out.splitlines() == entry(wanted)
+def misfit(name: str, heads: tuple[str, ...]) -> list[str]:
+    """Return the heads that an entry lacks, and its lines that no screen holds, but for long words; all if too many."""
+    lines = entry(name)
+    long = [line for line in lines if len(line) > COLUMNS and len(max(line.split(), key=len)) <= 50]
+    missing = [head for head in heads if f"\n{head}" not in "\n".join(lines)]
+    return missing + (lines if len(lines) > MOST_LINES else long)
 
 
-def test_the_code_of_a_cause_that_no_check_knows_is_explained() -> None:
-    assert entry("stated") == entry("log.unexplained")
+def test_every_check_and_variable_is_explained_on_one_screen() -> None:
+    of_checks = ("passes: ", "why: ", "fix: ", "importance:", "silenced:", "example of what it finds:")
+    keys = [check.key for parts in CHECKS.values() for check in parts]
+    assert {key: wrong for key in keys if (wrong := misfit(key, of_checks))} == {}
+    assert [key for key in keys if entry(key)[-1] != page(key.partition("/")[0])] == []
+    assert [key for key in keys if not re.search("(?m)^    (FAIL|WARN|NOTE) ", "\n".join(entry(key)))] == []
+    of_variables = ("does: ", "values: ", "releases: ", "wrong: ")
+    assert {each.name: wrong for each in table().values() if (wrong := misfit(each.name, of_variables))} == {}
+    assert (len(keys) > 150, len(table()) > 500) == (True, True)
 
 
-def test_an_id_of_several_parts_is_explained_with_each_and_a_part_with_its_examples() -> None:
-    parts = CHECKS["env.hca"]
-    lines = "\n".join(entry("env.hca"))
-    assert len(parts) >= 5
-    assert all(f"{part.part}:" in lines for part in parts)
-    assert "example of what it finds" in "\n".join(entry("env.hca/hca-down"))
+def test_variables_that_their_maker_describes_are_described_in_a_sentence() -> None:
+    assert sum(meaning.documented for meaning in meanings().values()) > 290
+    assert meanings().keys() <= table().keys()
+    assert all(re.fullmatch(r"[A-Z].*[.]", meaning.does) and meaning.example for meaning in meanings().values())
 
 
-def test_the_ids_that_are_not_of_logs_are_few() -> None:
-    assert len([name for name in CHECKS if not name.startswith("log.")]) <= 130
+@each_row(
+    ("name", "lines"),
+    [
+        (
+            "NCCL_IB_TIMEOUT",
+            ["values:   a whole number, 0 to 31", "ranks:    may differ between ranks", "example:  NCCL_IB_TIMEOUT=22"],
+        ),
+        ("NCCL_DEBUG", ["values:   VERSION, WARN, INFO, ABORT, TRACE, in any case"]),
+        ("NCCL_DEBUG", ["releases: since 2.3.5 or before"]),
+        ("NCCL_CROSS_NIC", ["values:   a whole number, 0 to 2"]),
+        ("CUDA_VISIBLE_DEVICES", ["releases: since an unknown release"]),
+        ("NCCL_NET_GDR_C2C", ["releases: since 2.26.2", "values:   0 or 1"]),
+        ("NCCL_MNNVL", ["releases: since 2.20.3, until 2.21.0, which ignores it", "instead:  NCCL_MNNVL_ENABLE"]),
+        ("NCCL_TIMEOUT", ["read by:  nothing", "releases: none"]),
+        ("NCCL_RMA_PLUGIN", ["does:     Not documented by NVIDIA; read by NCCL."]),
+    ],
+)
+def test_what_is_said_of_a_variable(name: str, lines: list[str]) -> None:
+    assert [line for line in lines if not any(each.startswith(line) for each in entry(name))] == []
+    if name == "NCCL_MNNVL":  # it names what to use now
+        assert "example:" not in "\n".join(entry(name))
+
+
+@each_row(
+    ("wanted", "first", "last"),
+    [
+        ("ib", "ib.gdr", "checks; `ncclprobe explain NAME` explains one"),
+        ("ib.", "ib.gdr", "checks; "),
+        ("ib.*", "ib.gdr", "checks; "),
+        ("NCCL_IB_", "NCCL_IB_ADAPTIVE_ROUTING", "variables; `ncclprobe explain NAME` explains one"),
+        ("NCCL_IB", "NCCL_IB_ADAPTIVE_ROUTING", "variables; "),
+        ("nccl_ib_*", "NCCL_IB_ADAPTIVE_ROUTING", "variables; "),
+        ("rank-crashed", "job.gone", "checks; "),  # a cause that several checks name
+    ],
+)
+def test_a_prefix_lists_its_group_with_a_line_each(wanted: str, first: str, last: str) -> None:
+    *rows, blank, count = entry(wanted)
+    assert rows[0].split()[0].startswith(first)
+    assert not blank
+    assert last in count
+    assert count.startswith(f"{len(rows)} ")
+    assert all(len(row) <= COLUMNS and len(row.split()) > 2 for row in rows)
+
+
+@each_row(
+    ("wanted", "same"),
+    [
+        ("iface-missing", "log.interface/no-interface"),  # the cause that this check names
+        ("stated", "log.unexplained"),  # a cause that no check knows
+        ("nccl_ib_timeout", "NCCL_IB_TIMEOUT"),
+        *((page(name), name) for name in ("ib.state", "log.port", "env.value")),
+    ],
+)
+def test_other_names_of_an_entry_lead_to_it(wanted: str, same: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.main([wanted]) == 0
+    assert capsys.readouterr().out == "\n".join(entry(same)) + "\n"
+
+
+def test_an_id_of_several_parts_is_explained_with_each() -> None:
+    assert len(CHECKS["env.hca"]) >= 5
+    assert all(f"{part.part}:" in "\n".join(entry("env.hca")) for part in CHECKS["env.hca"])
+
+
+@each_row(
+    ("wanted", "near"),
+    [
+        ("env.bool-words", "env.value"),
+        ("bool-word", "env.value"),
+        ("state", "ib.state"),
+        ("NCCL_IB_TIMEUOUT", "NCCL_IB_TIMEOUT"),
+        ("IB_TIMEOUT", "NCCL_IB_TIMEOUT"),
+        ("NCCL_SOCKET_IFNAM", "NCCL_SOCKET_IFNAME"),
+        ("nccl_buffsiz", "NCCL_BUFFSIZE"),
+        ("MASTER_ADRESS", "MASTER_ADDR"),
+        *((wanted, "`ncclprobe checks` lists the checks") for wanted in ("", "*", "?\x1b", "zzzzzz", "_", ".")),
+    ],
+)
+def test_a_near_miss_suggests_checks_and_variables_and_what_is_like_nothing_none(wanted: str, near: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        entry(wanted)
+    assert near in str(refusal.value)
+    assert "\x1b" not in str(refusal.value)
+
+
+def test_a_page_of_a_check_is_not_a_report_that_could_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--json: only the answer to files is written"):
+        explain.main(["env.value", "--json", str(tmp_path / "x.json")])
