@@ -43,9 +43,16 @@ class Row(NamedTuple):
 
 
 def rows_of(**usual: object) -> Callable[..., tuple[Any, ...]]:
-    """Return what makes a row: what must be said, if any, and the facts `usual` in this order, but for its changes."""
+    """Return what makes a row: what must be said, if any, and the facts `usual` in this order, but for its changes.
 
-    def row(*must: str, **changes: object) -> tuple[Any, ...]:
+    A change is another fact of the same type, or a named one.
+    """
+
+    def row(*given: object, **changes: object) -> tuple[Any, ...]:
+        must = given[:1] if given and isinstance(given[0], str) else ()
+        for fact in given[len(must) :]:
+            (name,) = (name for name, each in usual.items() if type(each) is type(fact))
+            changes[name] = fact
         assert changes.keys() <= usual.keys()
         return (*must, *{**usual, **changes}.values())
 

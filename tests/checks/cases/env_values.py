@@ -89,6 +89,13 @@ _LISTS = ("LL128,Simple;allreduce:LL,Simple", "LL128,Simple;allreduce:LL")
 _STRANGE = ("NCCL_SOCKET_IFNAMES", "NCCL_ENTIRELY_NEW")
 _file = rows_of(settings=PLAIN, named_files=NamedFiles(), launch=TWO_NODES)
 _algo = rows_of(settings=PLAIN, gpus=gpus(8), links=linked(8), launch=TWO_NODES, software=NO_NCCL)
+_plugin_path = rows_of(
+    settings=setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
+    named_files=NamedFiles(),
+    plugins=Plugins(),
+    loader=Loader(),
+)
+_nccl = rows_of(software=Software({}), launch=ALONE, job=Job())
 CASES: Cases = {
     "env.start/start": [
         ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN),
@@ -130,50 +137,32 @@ CASES: Cases = {
         (Settings({}, (), (ConfFile("/root/.nccl.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
     ],
     "env.files/topo-file": [
-        _topo_file("FAIL job: NCCL_TOPO_FILE", settings=setting("NCCL_TOPO_FILE", "/none.xml")),
-        _topo_file("FAIL job: NCCL_TOPO_FILE", named_files=NamedFiles(TopologyFile("/t.xml", whole=False))),
+        _topo_file("FAIL job: NCCL_TOPO_FILE", setting("NCCL_TOPO_FILE", "/none.xml")),
+        _topo_file("FAIL job: NCCL_TOPO_FILE", NamedFiles(TopologyFile("/t.xml", whole=False))),
         _topo_file(
             "FAIL job: NCCL_GRAPH_FILE",
-            settings=setting("NCCL_GRAPH_FILE", "/g.xml"),
-            named_files=NamedFiles(graph=Absent("no such file", "Missing")),
+            setting("NCCL_GRAPH_FILE", "/g.xml"),
+            NamedFiles(graph=Absent("no such file", "Missing")),
         ),
-        _topo_file(
-            "FAIL job: NCCL_GRAPH_FILE",
-            settings=setting("NCCL_GRAPH_FILE", "/g.xml"),
-            named_files=NamedFiles(graph="is not whole"),
-        ),
-        _topo_file("FAIL job: NCCL_TOPO_FILE", named_files=NamedFiles(TopologyFile("/t.xml", version="9"))),
-        _topo_file(named_files=NamedFiles(TopologyFile("/t.xml")), pci=Absent("no PCI tree")),
-        _topo_file(settings=setting("NCCL_GRAPH_FILE", "/g.xml"), named_files=NamedFiles(graph="")),
-        _topo_file(named_files=NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",)))),
+        _topo_file("FAIL job: NCCL_GRAPH_FILE", setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph="is not whole")),
+        _topo_file("FAIL job: NCCL_TOPO_FILE", NamedFiles(TopologyFile("/t.xml", version="9"))),
+        _topo_file(NamedFiles(TopologyFile("/t.xml")), pci=Absent("no PCI tree")),
+        _topo_file(setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph="")),
+        _topo_file(NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",)))),
     ],
     "env.libraries/plugin-path": [
-        (
-            "FAIL job: /none/libnccl-net.so",
-            setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
-            NamedFiles(libraries={"/none/libnccl-net.so": False}),
-            Plugins(),
-            Loader(),
-        ),
-        (
-            "WARN job: NCCL_TUNER_PLUGIN",
-            setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"),
-            NamedFiles(),
-            Plugins(),
-            Loader(),
-        ),
-        (
+        _plugin_path("FAIL job: /none/libnccl-net.so", NamedFiles(libraries={"/none/libnccl-net.so": False})),
+        _plugin_path("WARN job: NCCL_TUNER_PLUGIN", setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so")),
+        _plugin_path(
             "WARN job: libnope.so",
             setting("NCCL_NET_PLUGIN", "libnope.so"),
             NamedFiles(libraries={"libnope.so": False}),
-            Plugins(),
-            Loader(),
         ),
-        (setting("NCCL_NET_PLUGIN", PLUGIN.path), NamedFiles(libraries={PLUGIN.path: True}), Plugins(), Loader()),
-        (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
-        (setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True}), Plugins(), Loader()),
-        (having(NCCL_NET_PLUGIN=""), NamedFiles(), Plugins(), Loader()),
-        (PLAIN, NamedFiles(), Plugins(), Loader()),
+        _plugin_path(setting("NCCL_NET_PLUGIN", PLUGIN.path), NamedFiles(libraries={PLUGIN.path: True})),
+        _plugin_path(setting("NCCL_NET_PLUGIN", "none")),
+        _plugin_path(setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True})),
+        _plugin_path(having(NCCL_NET_PLUGIN="")),
+        _plugin_path(PLAIN),
     ],
     "env.visible": [
         (Environment({}), ALONE, gpus(8), Job()),
@@ -204,25 +193,21 @@ CASES: Cases = {
         (PLAIN,),
     ],
     "env.start/nccl": [
-        ("FAIL image: libnccl.so.2", Software({}, torch=Torch("/venv/torch", "13.0")), ALONE, Job()),
-        (
+        _nccl("FAIL image: libnccl.so.2", Software({}, torch=Torch("/venv/torch", "13.0"))),
+        _nccl(
             "WARN image: torch",
             Software({"torch": "2.13.0+cpu"}, SYSTEM, Mapped(SYSTEM[0].path, "x"), torch=Torch("/venv/torch", None)),
-            ALONE,
-            Job(),
         ),
-        ("NOTE unknown: libnccl.so.2", Software({}), ALONE, Job(local=True)),
-        ("UNKNOWN: neither torch nor libnccl.so.2 is in this environment", Software({}), ALONE, Job()),
-        ("FAIL image: torch", _CPU, ALONE, Job()),
-        ("FAIL image: libnccl.so.2", Software({}), TWO_NODES, Job()),
-        (
+        _nccl("NOTE unknown: libnccl.so.2", Job(local=True)),
+        _nccl("UNKNOWN: neither torch nor libnccl.so.2 is in this environment"),
+        _nccl("FAIL image: torch", _CPU),
+        _nccl("FAIL image: libnccl.so.2", TWO_NODES),
+        _nccl(
             "WARN image: /usr/lib/libnccl.so.2.19.3",
             Software(PACKAGES, (*SYSTEM, WHEEL), Mapped(SYSTEM[0].path, "LD_LIBRARY_PATH"), CUDA),
-            ALONE,
-            Job(),
         ),
-        (Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE, Job()),
-        (Software({}), ALONE, Job(local=True)),
+        _nccl(Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE),
+        _nccl(Job(local=True)),
     ],
     "env.start/torch-driver": [
         (Software({}), CUDA_12),
@@ -243,30 +228,29 @@ CASES: Cases = {
     ],
     "env.debug/debug-file": [
         _file(
-            "NOTE unknown: TORCH_FR_DUMP_TEMP_FILE",
-            named_files=NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/x", _UNKNOWN)}),
+            "NOTE unknown: TORCH_FR_DUMP_TEMP_FILE", NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/x", _UNKNOWN)})
         ),
-        _file(named_files=NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}), launch=ALONE),  # it writes nothing
-        _file("WARN job: NCCL_DEBUG_FILE", settings=having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h")),
+        _file(NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}), ALONE),  # it writes nothing
+        _file("WARN job: NCCL_DEBUG_FILE", having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h")),
         _file(
             "WARN job: NCCL_DEBUG_FILE",
-            settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
-            named_files=NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}),
-            launch=ALONE,
+            having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
+            NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}),
+            ALONE,
         ),
         _file(
             "WARN job: TORCH_FR_DUMP_TEMP_FILE",
-            settings=setting("TORCH_FR_DUMP_TEMP_FILE", "/none/dump_"),
-            named_files=NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/none", False)}),
-            launch=ALONE,
+            setting("TORCH_FR_DUMP_TEMP_FILE", "/none/dump_"),
+            NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/none", False)}),
+            ALONE,
         ),
         # A killed rank would lose lines in a pipe.
-        _file("NOTE job: NCCL_DEBUG", settings=having(NCCL_DEBUG="INFO"), launch=_started_by("slurm")),
-        _file("NOTE job: NCCL_DEBUG", settings=having(NCCL_DEBUG="WARN"), launch=_started_by("pytorchjob")),
-        _file(settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p")),
-        _file(settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), launch=ALONE),
-        _file(settings=having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout")),
-        _file(named_files=NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/tmp", True)}), launch=ALONE),
+        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="INFO"), _started_by("slurm")),
+        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="WARN"), _started_by("pytorchjob")),
+        _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p")),
+        _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), ALONE),
+        _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout")),
+        _file(NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/tmp", True)}), ALONE),
         _file(),
     ],
     "env.debug/debug-storm": [
@@ -386,31 +370,29 @@ CASES: Cases = {
         ("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail")),
     ],
     "env.forced-algo": [
-        _algo("WARN job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Ring")),
-        _algo("WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Tree")),
-        _algo("FAIL job: NCCL_ALGO", settings=setting("NCCL_ALGO", "allreduce:NVLS"), links=bare(8), launch=ONE_NODE),
-        _algo("WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", "LL128")),
-        _algo("NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", "^LL"), links=bare(8)),
+        _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring")),
+        _algo("WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "Tree")),
+        _algo("FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "allreduce:NVLS"), bare(8), ONE_NODE),
+        _algo("WARN job: NCCL_PROTO", setting("NCCL_PROTO", "LL128")),
+        _algo("NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO", setting("NCCL_PROTO", "^LL"), bare(8)),
         _algo(
-            "WARN job: NCCL_PROTO; FAIL job: NCCL_ALGO",
-            settings=having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"),
-            launch=ONE_NODE,
+            "WARN job: NCCL_PROTO; FAIL job: NCCL_ALGO", having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), ONE_NODE
         ),
-        _algo("WARN job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Ring,Tree")),
-        _algo("WARN job: NCCL_ALGO", settings=setting("NCCL_ALGO", "^NVLS,NVLSTree"), launch=ONE_NODE),
+        _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring,Tree")),
+        _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "^NVLS,NVLSTree"), ONE_NODE),
         # A list of several excludes and does not force.
-        _algo("NOTE job: NCCL_ALGO", settings=setting("NCCL_ALGO", "Ring,Tree"), links=bare(8)),
-        _algo("NOTE job: NCCL_ALGO", settings=setting("NCCL_ALGO", "^PAT")),
-        _algo("NOTE job: NCCL_PROTO", settings=setting("NCCL_PROTO", "^LL128"), links=bare(8)),
+        _algo("NOTE job: NCCL_ALGO", setting("NCCL_ALGO", "Ring,Tree"), bare(8)),
+        _algo("NOTE job: NCCL_ALGO", setting("NCCL_ALGO", "^PAT")),
+        _algo("NOTE job: NCCL_PROTO", setting("NCCL_PROTO", "^LL128"), bare(8)),
         *(_algo("NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", text)) for text in _LISTS),
-        _algo("WARN job: NCCL_PROTO", settings=setting("NCCL_PROTO", "LL")),
-        _algo("FAIL job: NCCL_PROTO", settings=setting("NCCL_PROTO", "Bogus")),
-        _algo("WARN job: NCCL_PROTO; FAIL job: NCCL_PROTO", settings=setting("NCCL_PROTO", "^LL,LL128,Simple")),
-        _algo(settings=setting("NCCL_ALGO", "allreduce:tree,ring")),
-        _algo(settings=setting("NCCL_PROTO", "allreduce:Simple")),
-        _algo(settings=setting("NCCL_PROTO", "^LL")),
-        _algo(settings=setting("NCCL_PROTO", "LL,Simple")),
-        _algo(settings=setting("NCCL_ALGO", ""), software=nccl(2, 21, 5)),
+        _algo("WARN job: NCCL_PROTO", setting("NCCL_PROTO", "LL")),
+        _algo("FAIL job: NCCL_PROTO", setting("NCCL_PROTO", "Bogus")),
+        _algo("WARN job: NCCL_PROTO; FAIL job: NCCL_PROTO", setting("NCCL_PROTO", "^LL,LL128,Simple")),
+        _algo(setting("NCCL_ALGO", "allreduce:tree,ring")),
+        _algo(setting("NCCL_PROTO", "allreduce:Simple")),
+        _algo(setting("NCCL_PROTO", "^LL")),
+        _algo(setting("NCCL_PROTO", "LL,Simple")),
+        _algo(setting("NCCL_ALGO", ""), nccl(2, 21, 5)),
     ],
     "env.danger/danger-knob": [
         ("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152")),

@@ -84,23 +84,24 @@ _count = rows_of(
     container=BARE_HOST,
 )
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
+_p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
 CASES: Cases = {
     "gpu.smi-canary": [
         ("FAIL node: nvidia-smi", Smi(gpus=1), PAIR),
         (Smi(gpus=2), PAIR),
     ],
     "gpu.count": [
-        _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_IN_A_CONTAINER),
+        _count("FAIL node: GPUs", _PASSED_ON, _IN_A_CONTAINER, gpus=NO_NVML, driver=NO_DRIVER),
         ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
         ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
         ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *REST),
         ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *REST),
-        _count("FAIL node: GPUs", gpus=NO_NVML, pci=on_the_bus(), driver=NO_DRIVER),
-        _count("FAIL job: GPUs", gpus=NO_NVML, pci=on_the_bus("nvidia")),
-        _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_GIVEN),
-        _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_IN_A_PROLOG),
-        _count("FAIL node: GPUs", devices=EIGHT_NODES),
-        _count("FAIL image: /dev/nvidia-uvm", gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci(), container=DOCKER),
+        _count("FAIL node: GPUs", on_the_bus(), gpus=NO_NVML, driver=NO_DRIVER),
+        _count("FAIL job: GPUs", on_the_bus("nvidia"), gpus=NO_NVML),
+        _count("FAIL node: GPUs", _PASSED_ON, _GIVEN, gpus=NO_NVML, driver=NO_DRIVER),
+        _count("FAIL node: GPUs", _PASSED_ON, _IN_A_PROLOG, gpus=NO_NVML, driver=NO_DRIVER),
+        _count("FAIL node: GPUs", EIGHT_NODES),
+        _count("FAIL image: /dev/nvidia-uvm", PAIR, _WITHOUT_UVM, Pci(), DOCKER),
         (
             "WARN node: GPU0, GPU1",
             Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
@@ -113,27 +114,20 @@ CASES: Cases = {
         (_TOLD_APART, Job(), Launch(), NODES, *REST),
         (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),
         (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *REST),
-        _count(gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci()),
-        _count(devices=EIGHT_NODES, container=DOCKER),
-        _count(devices=EIGHT_NODES, environment=_GIVEN),
-        _count(devices=_CLOSED_TO_ONE),
-        _count(devices=EIGHT_NODES, pci=on_the_bus("vfio-pci", 8)),
+        _count(PAIR, _WITHOUT_UVM, Pci()),
+        _count(EIGHT_NODES, DOCKER),
+        _count(EIGHT_NODES, _GIVEN),
+        _count(_CLOSED_TO_ONE),
+        _count(EIGHT_NODES, on_the_bus("vfio-pci", 8)),
     ],
     "gpu.p2p": [
-        ("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
-        ("FAIL node: GPU0 and GPU1", TWO, _ONE_WAY, TREE, NO_LINKS, METAL),
-        (
-            "FAIL node: GPU0 and GPU1",
-            TWO,
-            access("NS", "NS"),
-            TREE,
-            _LINKED,
-            METAL,
-        ),  # no way through host memory: NCCL gives up
-        ("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", TWO, _SILENT, TREE, NO_LINKS, METAL),
-        (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
-        (TWO, access("CNS", "NS"), Pci(), NO_LINKS, METAL),
-        (DESKTOP, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+        _p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs"),
+        _p2p("FAIL node: GPU0 and GPU1", _ONE_WAY),
+        _p2p("FAIL node: GPU0 and GPU1", access("NS", "NS"), _LINKED),  # no way through host memory: NCCL gives up
+        _p2p("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", _SILENT),
+        _p2p(GUEST),
+        _p2p(Pci()),
+        _p2p(DESKTOP),
     ],
     "gpu.errors/ecc": [
         ("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN)),

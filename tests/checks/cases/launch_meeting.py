@@ -111,24 +111,21 @@ CASES: Cases = {
         _gloo("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
         _gloo("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
         _gloo(
-            "FAIL job: n[0-1] on n0 n1",
-            interfaces=_TWO_NETS,
-            environments=ifnames("eth0,eth1", "eth0"),
-            job=Job("gloo"),
+            "FAIL job: n[0-1] on n0 n1", Job("gloo"), interfaces=_TWO_NETS, environments=ifnames("eth0,eth1", "eth0")
         ),
         _gloo("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
-        _gloo("FAIL image: n2 on n2", **_nodes("10.0.0.5", "10.0.0.6", "fd00::7"), job=Job("gloo")),
+        _gloo("FAIL image: n2 on n2", Job("gloo"), **_nodes("10.0.0.5", "10.0.0.6", "fd00::7")),
         _gloo("WARN image: n[0-1] on n0 n1", **_nodes("10.0.0.5", "fd00::6")),
         _gloo("WARN image: n[0,2] on n0 n2", **_nodes("127.0.1.1", "10.0.0.6", "", "10.0.0.8")),
         _gloo("WARN job: n2 on n2", **_nodes("", "", "") | {"environments": ifnames("eth0,eth1", "eth0,eth1", "eth0")}),
         _gloo(
             "UNKNOWN: the address that gloo would listen on", **_nodes("10.0.0.5", "10.0.0.6") | {"names": _ONE_UNASKED}
         ),
-        _gloo(job=Job("gloo")),
+        _gloo(Job("gloo")),
         _gloo(environments=ifnames("eth0", "")),
         _gloo(environments=ifnames("eth9", "")),  # that node's own check says it
         _gloo(**_nodes("127.0.1.1", "10.0.0.6", "10.0.0.7")),  # one that calls all others
-        _gloo(interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({}), job=Job("gloo")),
+        _gloo(Job("gloo"), interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({})),
     ],
     "launch.master/master-reach": [
         ("FAIL unknown: node0:29500", _FILTERED),

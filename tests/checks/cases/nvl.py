@@ -108,13 +108,9 @@ CASES: Cases = {
     ],
     "nvl.fabric/fm-service": [
         _fm_service("FAIL node: nv-fabricmanager"),
-        _fm_service(
-            "WARN image: nv-fabricmanager",
-            manager=OLD_MANAGER,
-            gpus=Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)),
-        ),
-        _fm_service("WARN node: nv-fabricmanager", manager=FabricManager("570.86.15", running=False), gpus=box(JOINED)),
-        _fm_service(manager=FabricManager("570.86.15", running=True)),
+        _fm_service("WARN image: nv-fabricmanager", OLD_MANAGER, Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
+        _fm_service("WARN node: nv-fabricmanager", FabricManager("570.86.15", running=False), box(JOINED)),
+        _fm_service(FabricManager("570.86.15", running=True)),
     ],
     "nvl.fabric/imex": [
         ("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL),

@@ -39,7 +39,7 @@ from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PcieLink,
 from ncclprobe.model.nccl_selection import Choices, Decision, PeerChoice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 GUEST = Machine(virtual=True)
 FOUR = tuple(NvLink(n, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0") for n in range(4))
@@ -105,27 +105,23 @@ def _between_gpus(*ways: tuple[str, str]) -> Choices:
 _OVER_PCIE = _between_gpus(("P2P", "PIX"), ("SHM", "SYS"))
 _BETWEEN = (_OVER_PCIE, _between_gpus(("P2P", "NVL")), _between_gpus(("SHM", "PHB")))
 _REDIRECTED = below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+_topology_agree = rows_of(matrix=printed("NV4"), pci=TREE, gpus=TWO, links=NO_LINKS, fabric=Fabric(), machine=METAL)
+_settings = rows_of(pci=linked(CARDS, LARGE, _SMALL, LARGE), gpus=EQUAL[0], fabric=FABRIC)
 CASES: Cases = {
     "pci.topology-agree": [
-        ("NOTE unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),  # the same to NCCL
-        ("WARN unknown: GPU0 and GPU1", printed("SOC"), TREE, TWO, NO_LINKS, Fabric(), METAL),  # the old name of SYS
-        ("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL),
-        (
-            "UNKNOWN: no pair of devices is in both the PCI tree and nvidia-smi's matrix",
-            printed("PIX"),
-            Pci(),
-            TWO,
-            NO_LINKS,
-            Fabric(),
-            METAL,
+        _topology_agree("NOTE unknown: GPU0 and GPU1", printed("PXB")),  # the same to NCCL
+        _topology_agree("WARN unknown: GPU0 and GPU1", printed("SOC")),  # the old name of SYS
+        _topology_agree("WARN unknown: GPU0 and GPU1", printed("PXB"), LINKED),
+        _topology_agree(
+            "UNKNOWN: no pair of devices is in both the PCI tree and nvidia-smi's matrix", printed("PIX"), Pci()
         ),
-        (printed("PIX", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
-        (printed("NV4"), TREE, TWO, Absent("NVML: not permitted"), Fabric(), METAL),
-        (printed("NV4"), TREE, _ONE_LOST, NO_LINKS, Fabric(), METAL),
-        (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
-        (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
-        (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
-        (printed("NV4"), TREE, TWO, NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:])), Fabric(), METAL),
+        _topology_agree(printed("PIX", "topo-mp"), LINKED),
+        _topology_agree(links=Absent("NVML: not permitted")),
+        _topology_agree(_ONE_LOST),
+        _topology_agree(LINKED),
+        _topology_agree(printed("PXB", "topo-mp"), LINKED),
+        _topology_agree(printed("PHB"), GUEST),
+        _topology_agree(NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:]))),
     ],
     "pci.link/gpu-width": [
         ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL),
@@ -168,16 +164,11 @@ CASES: Cases = {
         (Fabric((_DOWN,)), _CARD[1]),
     ],
     "pci.settings": [
-        ("WARN node: mlx5_1", linked(CARDS, LARGE, _SMALL, LARGE), Absent("no driver"), FABRIC),
-        (
-            "WARN node: GPU0",
-            linked(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)),
-            EQUAL[0],
-            Fabric(),
-        ),
-        (linked(CARDS, None), Absent("no driver"), FABRIC),
-        (linked(CARDS, LARGE, _SMALL, LARGE, _SMALL), Absent("no driver"), FABRIC),
-        (linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
+        _settings("WARN node: mlx5_1", gpus=Absent("no driver")),
+        _settings("WARN node: GPU0", linked(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)), Fabric()),
+        _settings(linked(CARDS, None), gpus=Absent("no driver")),
+        _settings(linked(CARDS, LARGE, _SMALL, LARGE, _SMALL), gpus=Absent("no driver")),
+        _settings(linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
     ],
     "pci.acs": [
         *(("WARN node: PCIe switches", _REDIRECTED, each) for each in _BETWEEN),
