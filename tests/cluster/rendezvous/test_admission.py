@@ -3,19 +3,18 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from rendezvous_lab import until
 
 from ncclprobe.cluster.admission import Admission, Caller
-
-Scene = Callable[[Admission, int], Awaitable[None]]
+from tests.awaited import awaited
 
 
 @asynccontextmanager
-async def admission(room: int, quota: int, prove: bytes = b"secret") -> AsyncIterator[tuple[Admission, int]]:
+async def admission(room: int = 20, quota: int = 8, prove: bytes = b"secret") -> AsyncIterator[tuple[Admission, int]]:
     """An admission whose callers are proved as soon as they send `prove`, and then get an echo of it."""
 
     async def serve(caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,21 +50,14 @@ async def come_and_go(port: int, source: str = "127.0.0.1") -> None:
     node.transport.abort()
 
 
-def play(scene: Scene, room: int = 20, quota: int = 8) -> None:
-    async def run() -> None:
-        async with admission(room, quota) as (made, port):
-            await scene(made, port)
-
-    asyncio.run(run())
-
-
 def leave(*writers: asyncio.StreamWriter) -> None:
     for writer in writers:
         writer.transport.abort()
 
 
-def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named_and_a_node_gets_in() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named_and_a_node_gets_in() -> None:
+    async with admission() as (made, port):
         crowd = [await call(port, "127.0.0.9") for _ in range(8)]
         await asyncio.sleep(0.05)
         assert (made.callers, made.floods) == (8, ())
@@ -77,69 +69,63 @@ def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named_and_a_no
         await come_and_go(port, "127.0.0.9")  # at the address of the flood too
         leave(*(writer for _, writer in crowd))
 
-    play(scene)
 
-
-def test_many_addresses_fill_the_room_and_the_oldest_of_all_makes_place() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_many_addresses_fill_the_room_and_the_oldest_of_all_makes_place() -> None:
+    async with admission() as (made, port):
         crowd = [await call(port, f"127.0.0.{number}") for number in range(2, 42)]
         await until(lambda: len(made.floods) == 8)
         assert made.floods[0].connections == 1
         await come_and_go(port)
         leave(*(writer for _, writer in crowd))
 
-    play(scene)
 
-
-def test_who_proved_the_key_is_never_hung_up_on() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_who_proved_the_key_is_never_hung_up_on() -> None:
+    async with admission() as (made, port):
         nodes = [await prove(port, f"127.0.1.{number}") for number in range(1, 21)]
         reader, writer = await call(port, "127.0.0.9")  # the room is full of nodes
         assert await reader.read() == b""
         assert made.callers == 20
         leave(*nodes, writer)
 
-    play(scene)
 
-
-def test_callers_that_left_while_they_waited_cost_nothing() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_callers_that_left_while_they_waited_cost_nothing() -> None:
+    async with admission() as (made, port):
         for _ in range(50):
             with socket.create_connection(("127.0.0.1", port)):
                 pass
         await asyncio.sleep(0.05)
         assert (made.callers, made.floods) == (0, ())
 
-    play(scene)
+
+@awaited
+async def test_a_process_without_descriptors_waits_and_goes_on() -> None:
+    async with admission() as (made, port):
+        (sock,) = made._sockets
+        refused = [OSError(errno.EMFILE, "too many open files")] * 3
+
+        class Short:
+            def __getattr__(self, name: str) -> object:
+                return getattr(sock, name)
+
+            def accept(self) -> object:
+                if refused:
+                    raise refused.pop()
+                return sock.accept()
+
+        short = Short()
+        asyncio.get_running_loop().remove_reader(sock)
+        made._sockets = {short}  # type: ignore[arg-type]
+        asyncio.get_running_loop().add_reader(sock, made._accept, short)
+        await come_and_go(port)
+        assert not refused
 
 
-def test_a_process_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with admission(20, 8) as (made, port):
-            (sock,) = made._sockets
-            refused = [OSError(errno.EMFILE, "too many open files")] * 3
-
-            class Short:
-                def __getattr__(self, name: str) -> object:
-                    return getattr(sock, name)
-
-                def accept(self) -> object:
-                    if refused:
-                        raise refused.pop()
-                    return sock.accept()
-
-            short = Short()
-            asyncio.get_running_loop().remove_reader(sock)
-            made._sockets = {short}  # type: ignore[arg-type]
-            asyncio.get_running_loop().add_reader(sock, made._accept, short)
-            await come_and_go(port)
-            assert not refused
-
-    asyncio.run(run())
-
-
-def test_stopping_to_listen_keeps_who_is_there() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_stopping_to_listen_keeps_who_is_there() -> None:
+    async with admission() as (made, port):
         node = await prove(port)
         made.stop()
         with pytest.raises(OSError, match=r"refused|Connect"):
@@ -147,11 +133,10 @@ def test_stopping_to_listen_keeps_who_is_there() -> None:
         assert made.callers == 1
         node.transport.abort()
 
-    play(scene)
 
-
-def test_a_node_that_was_hung_up_on_among_strangers_and_proved_itself_is_not_named_as_a_flood() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_a_node_that_was_hung_up_on_among_strangers_and_proved_itself_is_not_named_as_a_flood() -> None:
+    async with admission() as (made, port):
         reader, writer = await call(port, "127.0.0.2")
         await until(lambda: made.callers == 1)
         crowd = [await call(port, f"127.0.0.{10 + number // 5}") for number in range(30)]  # each below its quota
@@ -162,15 +147,12 @@ def test_a_node_that_was_hung_up_on_among_strangers_and_proved_itself_is_not_nam
         assert "127.0.0.2" not in {flood.address for flood in made.floods}
         leave(writer, again, *(writer for _, writer in crowd))
 
-    play(scene)
 
-
-def test_where_only_nodes_were_hung_up_on_their_addresses_are_named() -> None:
-    async def scene(made: Admission, port: int) -> None:
+@awaited
+async def test_where_only_nodes_were_hung_up_on_their_addresses_are_named() -> None:
+    async with admission() as (made, port):
         await come_and_go(port)
         crowd = [await call(port) for _ in range(10)]
         await until(lambda: bool(made.floods))
         assert [flood.address for flood in made.floods] == ["127.0.0.1"]
         leave(*(writer for _, writer in crowd))
-
-    play(scene)

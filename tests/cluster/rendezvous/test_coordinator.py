@@ -12,7 +12,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +27,28 @@ from ncclprobe.cluster.rendezvous import coordinator as module
 from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator, bind_listener, room_for
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker
-from ncclprobe.facts.reach import Gathering
 from ncclprobe.model import bounds
 from ncclprobe.wire import WireError
+from tests.awaited import awaited
 from tests.each_row import each_row
 
 Peer = Callable[[int], Awaitable[None]]
 
 
-def with_coordinator(folder: Path, nnodes: int, scene: Callable[[Coordinator, int], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        async with Coordinator(TOKEN, nnodes, folder, soon(200)) as coordinator:
-            return await scene(coordinator, await coordinator.listen(0))
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def listening(folder: Path, nnodes: int) -> AsyncIterator[tuple[Coordinator, int]]:
+    async with Coordinator(TOKEN, nnodes, folder, soon(200)) as coordinator:
+        yield coordinator, await coordinator.listen(0)
 
 
-def test_all_nodes_come_are_asked_and_leave_together(tmp_path: Path) -> None:
+@awaited
+async def test_all_nodes_come_are_asked_and_leave_together(tmp_path: Path) -> None:
     captures = {rank: f'{{"node": "n{rank}", "odd": "\N{SNOWMAN}"}}\n' * 5000 for rank in (1, 2, 3)}
 
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+    async with listening(tmp_path, 4) as (coordinator, port):
         runs = [whole_run(port, hello(rank, listeners=({"port": rank},)), text) for rank, text in captures.items()]
         (gathering, samples), *leaves = await asyncio.gather(judged(coordinator), *runs)
-        return gathering, samples, leaves, coordinator.peers
-
-    gathering, samples, leaves, peers = with_coordinator(tmp_path, 4, scene)
+        peers = coordinator.peers
     assert (gathering.expected, gathering.troubles) == (3, ())
     assert samples == {f"id of {rank}": {"paths": {"name": f"n{rank}"}} for rank in captures}
     assert leaves == [Leave(rank, "bye") for rank in captures]
@@ -62,41 +60,40 @@ def test_all_nodes_come_are_asked_and_leave_together(tmp_path: Path) -> None:
     assert {peer.address for peer in peers} == {"127.0.0.1"}
 
 
-def test_who_is_not_there_at_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+@awaited
+async def test_who_is_not_there_at_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
+    async with listening(tmp_path, 3) as (coordinator, port):
         counts: list[int] = []
         worker = await arrive(port, hello(1))
         gathering = await coordinator.gather(soon(0.3), counts.append)
         with pytest.raises(Refused, match="too late"):
             await arrive(port, hello(2))
         worker.close()
-        return gathering, [peer.hello.node_rank for peer in coordinator.peers], set(counts)
-
-    gathering, ranks, counts = with_coordinator(tmp_path, 3, scene)
-    assert (gathering.expected, ranks, counts - {0}) == (2, [1], {1})
+        ranks = [peer.hello.node_rank for peer in coordinator.peers]
+    assert (gathering.expected, ranks, {*counts} - {0}) == (2, [1], {1})
     assert gathering.waited_s < 3
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_two_hosts_of_one_rank_are_both_kept_and_the_missing_one_is_not_waited_for_long(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+@awaited
+async def test_two_hosts_of_one_rank_are_both_kept_and_the_missing_one_is_not_waited_for_long(tmp_path: Path) -> None:
+    async with listening(tmp_path, 5) as (coordinator, port):
         runs = [whole_run(port, hello(rank, name)) for rank, name in ((1, "a"), (1, "b"), (7, "c"), (0, "d"))]
         (gathering, samples), *leaves = await asyncio.gather(judged(coordinator, 20), *runs)
-        return gathering, samples, leaves, coordinator.peers
-
-    gathering, samples, leaves, peers = with_coordinator(tmp_path, 5, scene)
+        peers = coordinator.peers
     assert gathering.waited_s < 15
     assert {peer.hello.name: peer.extra for peer in peers if peer.hello.node_rank != 1} == {"c": True, "d": True}
     assert [peer.extra for peer in peers if peer.hello.node_rank == 1] == [False, True]
     assert (len(samples), [leave.exit_code for leave in leaves]) == (4, [1, 1, 7, 0])
 
 
-def test_a_node_that_comes_again_is_one_node_and_twins_beyond_a_bound_are_refused(
+@awaited
+async def test_a_node_that_comes_again_is_one_node_and_twins_beyond_a_bound_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_EXTRA", 0)
 
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+    async with listening(tmp_path, 3) as (coordinator, port):
         (await arrive(port, hello(1), "first\n")).close()
         workers = [await arrive(port, hello(1), "second\n")]
         workers += [await arrive(port, hello(9, f"twin{number}")) for number in range(3)]
@@ -105,36 +102,36 @@ def test_a_node_that_comes_again_is_one_node_and_twins_beyond_a_bound_are_refuse
         await coordinator.gather(soon(0.2))
         for worker in workers:
             worker.close()
-        return [(peer.capture.read_text(), peer.extra) for peer in coordinator.peers]
+        assert [(peer.capture.read_text(), peer.extra) for peer in coordinator.peers] == [
+            ("second\n", False),
+            *[("{}\n", True)] * 3,
+        ]
 
-    assert with_coordinator(tmp_path, 3, scene) == [("second\n", False), *[("{}\n", True)] * 3]
 
-
-def test_a_node_lost_after_its_capture_came_costs_nobody_time(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+@awaited
+async def test_a_node_lost_after_its_capture_came_costs_nobody_time(tmp_path: Path) -> None:
+    async with listening(tmp_path, 3) as (coordinator, port):
         lost, run = await arrive(port, hello(1)), asyncio.ensure_future(whole_run(port, hello(2)))
         await until(lambda: len([peer for peer in coordinator.peers if peer.settled]) == 2)
         lost.close()
         started = time.monotonic()
         _, samples = await judged(coordinator, 100)
         await run
-        return samples, time.monotonic() - started, [bool(peer.lost) for peer in coordinator.peers][:1]
-
-    samples, took_s, lost = with_coordinator(tmp_path, 3, scene)
-    assert (list(samples), lost) == (["id of 2"], [True])
+        took_s = time.monotonic() - started
+        gone = [bool(peer.lost) for peer in coordinator.peers][:1]
+    assert (list(samples), gone) == (["id of 2"], [True])
     assert took_s < 50, "it waited for the lost node"
 
 
-def test_a_node_that_leaves_because_rank_0_is_late_says_so_and_does_not_look_dead(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+@awaited
+async def test_a_node_that_leaves_because_rank_0_is_late_says_so_and_does_not_look_dead(tmp_path: Path) -> None:
+    async with listening(tmp_path, 3) as (coordinator, port):
         late, dead = await arrive(port, hello(1)), await arrive(port, hello(2))
         await late.give_up()
         late.close()
         dead.close()
         await until(lambda: all(peer.lost for peer in coordinator.peers))
-        return [peer.lost.partition(":")[0] for peer in coordinator.peers]
-
-    assert with_coordinator(tmp_path, 3, scene) == ["late", "reset"]
+        assert [peer.lost.partition(":")[0] for peer in coordinator.peers] == ["late", "reset"]
 
 
 async def babbles(port: int, text: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> None:
@@ -227,19 +224,18 @@ async def refusal_of(task: wire.Wire) -> None:
         (sends_without_end, ["too-big"], 1),
     ],
 )
-def test_each_way_of_not_coming_is_told_apart(
+@awaited
+async def test_each_way_of_not_coming_is_told_apart(
     peer: Peer, kinds: list[str], rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_HELLO_S", 0.3)
     monkeypatch.setattr(module, "_TRANSFER_S", 0.5 if kinds == ["silent"] else 5.0)
     monkeypatch.setattr(bounds, "SENT_CAPTURE_CHARACTERS", 3_000_000)
 
-    async def scene(coordinator: Coordinator, port: int) -> Gathering:
+    async with listening(tmp_path, 2) as (coordinator, port):
         await peer(port)
         await until(lambda: len(coordinator._troubles) == len(kinds))
-        return await coordinator.gather(soon(0.0))
-
-    gathering = with_coordinator(tmp_path, 2, scene)
+        gathering = await coordinator.gather(soon(0.0))
     ranks = [None if rank is None else 1] * len(kinds)
     assert [(each.peer, each.kind) for each in gathering.troubles] == [("127.0.0.1", kind) for kind in kinds]
     assert [each.node_rank for each in gathering.troubles] == ranks
@@ -247,31 +243,30 @@ def test_each_way_of_not_coming_is_told_apart(
 
 
 @each_row(("greets", "rank", "words"), [(False, None, "sent nothing that"), (True, 1, "sent an incomplete capture")])
-def test_who_is_still_connected_and_has_not_come_is_told(
+@awaited
+async def test_who_is_still_connected_and_has_not_come_is_told(
     greets: bool, rank: int | None, words: str, tmp_path: Path
 ) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Gathering:
+    async with listening(tmp_path, 2) as (coordinator, port):
         hang_up = (await begins(port)).close if greets else (await asyncio.open_connection("127.0.0.1", port))[1].close
         gathering = await coordinator.gather(soon(0.2))
         hang_up()
-        return gathering
-
-    (trouble,) = with_coordinator(tmp_path, 2, scene).troubles
+        (trouble,) = gathering.troubles
     assert (trouble.kind, trouble.node_rank, words in trouble.detail) == ("silent", rank, True)
 
 
-def test_a_capture_that_the_disk_does_not_take_is_said(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> Gathering:
+@awaited
+async def test_a_capture_that_the_disk_does_not_take_is_said(tmp_path: Path) -> None:
+    async with listening(tmp_path / "absent", 2) as (coordinator, port):
         with pytest.raises(WireError):
             await arrive(port, hello(1))
-        return await coordinator.gather(soon(0.2))
-
-    (trouble,) = with_coordinator(tmp_path / "absent", 2, scene).troubles
+        (trouble,) = (await coordinator.gather(soon(0.2))).troubles
     assert (trouble.kind, trouble.detail) == ("too-big", "cannot keep its capture: No such file or directory")
 
 
-def test_a_caller_that_stays_silent_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    async def scene(coordinator: Coordinator, port: int) -> float:
+@awaited
+async def test_a_caller_that_stays_silent_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    async with listening(tmp_path, 2) as (coordinator, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         run = asyncio.ensure_future(whole_run(port, hello(1)))
         await coordinator.gather(soon())
@@ -280,21 +275,18 @@ def test_a_caller_that_stays_silent_does_not_hold_up_the_end(tmp_path: Path) -> 
         await coordinator.leave({peer.hello.id: Leave(0) for peer in coordinator.peers}, soon(20))
         await run
         writer.transport.abort()
-        return time.monotonic() - started
-
-    assert with_coordinator(tmp_path, 2, scene) < 5
+        assert time.monotonic() - started < 5
 
 
 @each_row(("room", "kinds"), [(98, ["descriptors"]), (99, [])])
-def test_too_few_descriptors_for_all_nodes_is_said(
+@awaited
+async def test_too_few_descriptors_for_all_nodes_is_said(
     room: int, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "room_for", lambda wanted: room)
 
-    async def scene(coordinator: Coordinator, port: int) -> Gathering:
-        return await coordinator.gather(soon(0.0))
-
-    troubles = with_coordinator(tmp_path, 100, scene).troubles
+    async with listening(tmp_path, 100) as (coordinator, _):
+        troubles = (await coordinator.gather(soon(0.0))).troubles
     assert [each.kind for each in troubles if "raise ulimit -n" in each.detail] == kinds
 
 
@@ -349,19 +341,17 @@ class _Late:
 
 
 @each_row(("clock", "ahead_s"), [(time, 0.0), (_Late, 120.0)])
-def test_the_clock_of_a_node_is_compared_with_rank_0s(
+@awaited
+async def test_the_clock_of_a_node_is_compared_with_rank_0s(
     clock: Any, ahead_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "time", clock)
 
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+    async with listening(tmp_path, 2) as (_, port):
         worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, soon()))
         await worker.join(hello(1), "{}\n", soon())
         seen = await worker.clock(soon())
         worker.close()
-        return seen
-
-    seen = with_coordinator(tmp_path, 2, scene)
     assert 0 < seen.rtt_s < 2
     assert seen.offset_s == pytest.approx(ahead_s, abs=seen.rtt_s)
 
@@ -396,12 +386,14 @@ said = st.lists(st.dictionaries(keys, json_values | hellos, max_size=3) | whole,
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.builds(lambda who: {"hello": who}, hellos) | st.just({}), rest=said)
-def test_no_message_of_a_member_breaks_the_hub(
+@awaited
+async def test_no_message_of_a_member_breaks_the_hub(
     first: dict[str, Any], rest: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     failures: list[dict[str, Any]] = []
-
-    async def scene(coordinator: Coordinator, port: int) -> None:
+    for left in tmp_path.iterdir():
+        left.unlink()
+    async with listening(tmp_path, 4) as (coordinator, port):
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
         task = await wire.connect("127.0.0.1", port, TOKEN, soon())
         with contextlib.suppress(WireError):
@@ -413,10 +405,6 @@ def test_no_message_of_a_member_breaks_the_hub(
         await until(lambda: any(peer.hello.name == "well" and peer.settled for peer in coordinator.peers))
         worker.close()
         json.dumps([trouble.detail for trouble in (await coordinator.gather(soon(0.0))).troubles])
-
-    for left in tmp_path.iterdir():
-        left.unlink()
-    with_coordinator(tmp_path, 4, scene)
     assert not failures
 
 
@@ -436,12 +424,13 @@ asyncio.run(main())
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 512, reason="ulimit -Hn is too low")
-def test_a_few_bad_peers_among_hundreds_cost_the_others_nothing(tmp_path: Path) -> None:
+@awaited
+async def test_a_few_bad_peers_among_hundreds_cost_the_others_nothing(tmp_path: Path) -> None:
     """Every fiftieth one babbles, says nothing or stops within its capture. Nothing is timed."""
     good = [rank for rank in range(1, NODES) if rank % 50]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))}
 
-    async def scene(coordinator: Coordinator, port: int) -> Any:
+    async with listening(tmp_path, NODES) as (coordinator, port):
         ways: tuple[Peer, ...] = (babbles, says_nothing, stops_half_way)
         bad = [asyncio.ensure_future(ways[rank // 50 % 3](port)) for rank in range(50, NODES, 50)]
         crowds = []
@@ -455,9 +444,6 @@ def test_a_few_bad_peers_among_hundreds_cost_the_others_nothing(tmp_path: Path) 
         for each in bad:
             each.cancel()
         await asyncio.gather(*bad, return_exceptions=True)
-        return gathering, samples, sum(told)
-
-    gathering, samples, told = with_coordinator(tmp_path, NODES, scene)
-    assert (len(samples), told) == (len(good), sum(good))
+    assert (len(samples), sum(told)) == (len(good), sum(good))
     assert {path.stat().st_size for path in tmp_path.iterdir()} == {CAPTURE_BYTES}
     assert {trouble.kind for trouble in gathering.troubles} >= {"foreign"}
