@@ -9,10 +9,7 @@ Kept = PairRow | LostTransfer | Aside
 
 
 def measured(
-    hosts: Sequence[str],
-    kept: Sequence[Kept],
-    nics: Sequence[Nic] = (),
-    complete: bool = True,
+    hosts: Sequence[str], kept: Sequence[Kept], nics: Sequence[Nic] = (), complete: bool = True
 ) -> MeasuredPairs:
     """What is kept of one run."""
     return MeasuredPairs(

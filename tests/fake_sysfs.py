@@ -1,4 +1,4 @@
-"""A small machine on disk: a /sys that both our collectors and lstopo read, and a host that reads below its root."""
+"""A small machine on disk: a /sys that our collectors read, and a host that reads below its root."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -45,42 +45,22 @@ class Sysfs:
         place.symlink_to(target)
 
     def numa(self, nodes: Mapping[int, range]) -> None:
-        """NUMA nodes with their CPUs, each a package of its own."""
+        """NUMA nodes with their CPUs."""
         cpus, system = [cpu for range_ in nodes.values() for cpu in range_], "/sys/devices/system"
-        online = f"0-{len(cpus) - 1}\n"
-        for name in ("online", "possible", "present"):
-            self.write(f"{system}/cpu/{name}", online)
+        self.write(f"{system}/cpu/online", f"0-{len(cpus) - 1}\n")
         self.write("/proc/cpuinfo", "".join(f"processor\t: {cpu}\nmodel name\t: Fast CPU\n\n" for cpu in cpus))
         self.write("/proc/meminfo", "MemTotal: 8388608 kB\n")
         self.write(f"{system}/node/online", f"0-{len(nodes) - 1}\n")
         for node, members in nodes.items():
-            mask, listed = f"{sum(1 << cpu for cpu in members):08x}\n", f"{members[0]}-{members[-1]}\n"
             folder = f"{system}/node/node{node}"
-            self.write(f"{folder}/cpumap", mask)
-            self.write(f"{folder}/cpulist", listed)
+            self.write(f"{folder}/cpulist", f"{members[0]}-{members[-1]}\n")
             self.write(f"{folder}/meminfo", f"Node {node} MemTotal: 4194304 kB\n")
             self.write(f"{folder}/distance", " ".join("10" if other == node else "20" for other in nodes) + "\n")
-            for cpu in members:
-                own = f"{system}/cpu/cpu{cpu}/topology"
-                for name, text in (("physical_package_id", node), ("core_id", cpu)):
-                    self.write(f"{own}/{name}", f"{text}\n")
-                for name in ("thread_siblings", "core_cpus"):
-                    self.write(f"{own}/{name}", f"{1 << cpu:08x}\n")
-                for name in ("core_siblings", "package_cpus"):
-                    self.write(f"{own}/{name}", mask)
 
     def pci(
-        self,
-        path: str,
-        class_code: int = BRIDGE,
-        ids: tuple[int, int] | None = None,
-        board: tuple[int, int] = (0, 0),
-        numa: int = 0,
-        cpus: range = range(2),
-        speed: str = GEN4,
-        width: int = 16,
-        acs: int | None = None,
-    ) -> str:
+        self, path: str, class_code: int = BRIDGE, ids: tuple[int, int] | None = None, board: tuple[int, int] = (0, 0),
+        numa: int = 0, cpus: range = range(2), speed: str = GEN4, width: int = 16, acs: int | None = None,
+    ) -> str:  # fmt: skip
         """Add a function and give its address. `acs`: the control register of a port that has the capability."""
         vendor, device = ids or IDS.get(class_code, NIC_IDS)
         address = path.rpartition("/")[2]
@@ -91,12 +71,8 @@ class Sysfs:
         uevent += f"PCI_SUBSYS_ID={board[0]:04X}:{board[1]:04X}\nPCI_SLOT_NAME={address}\n"
         texts = {
             "uevent": uevent,
-            "class": f"0x{class_code:06x}",
-            "vendor": f"0x{vendor:04x}",
-            "device": f"0x{device:04x}",
             "numa_node": str(numa),
             "local_cpulist": f"{cpus[0]}-{cpus[-1]}",
-            "local_cpus": f"{sum(1 << cpu for cpu in cpus):08x}",
             "current_link_speed": speed,
             "max_link_speed": speed,
             "current_link_width": str(width),

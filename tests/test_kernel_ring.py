@@ -2,8 +2,12 @@
 
 import json
 import os
+import pwd
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.facts.pci import config_space
 from ncclprobe.host import live
+from ncclprobe.host.distributions import versions
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing
@@ -55,6 +60,9 @@ def test_wanted_records_come_with_their_time_and_without_names_of_programs(
     }  # fmt: skip
 
 
+TREES = (("/no", "/no/stat", ()), ("/dev", "/dev/null", ("/dev/shm", "/dev/no")))
+SHOW = "start the container with the machine's {0} (docker run -v {0}:{0}:ro)"
+MOUNTED = f"another file system is mounted over /dev/shm; {SHOW.format('/dev')}"
 NO, GONE, NO_PROGRAM = PermissionError(1, "no"), FileNotFoundError(2, "no"), Missing("journalctl: not there")
 JOURNAL = "[    0.500000] n0 kernel: Linux version 6.1\n[   12.500000] n0 kernel: mlx5_core x: Link down\nodd line\n"
 
@@ -129,12 +137,79 @@ def test_a_folder_is_its_files_without_those_that_say_nothing(host: LiveHost, tm
             host.ask(kind, str(tmp_path / "absent"))
 
 
-def test_a_node_opens_or_is_denied(host: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_source_answers_what_is_there(host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, own = tmp_path / "f", {name: name for name in ("a", "b")}
+    said = {"a": "x" * 200, "b": "x" * 201, "c": {"d": 7}, "e": 1.5}
+    file.write_text(json.dumps(said))
+    os.utime(file, (0, live.time.time() - 100))
+    seen = json.loads(host.ask("stat", str(file)))
+    there = file.stat()
+    assert (seen["device"], seen["bytes"], seen["mine"], 100 <= seen["age_s"] < 160) == (
+        there.st_dev, there.st_size, True, True)  # fmt: skip
+    assert json.loads(host.ask("json", str(file), "a", "b", "c.d", "e")) == {"a": said["a"], "c.d": 7}
+    pool = [(name.encode().ljust(512, b"\0"), (value * 300).encode().ljust(2048, b"\0")) for name, value in own.items()]
+    file.write_bytes(b"".join(key + value for key, value in pool))
+    assert (host.ask("kvp", str(file), "a"), host.ask("kvp", str(file), "b")) == ("a" * 200, "b" * 200)
+    monkeypatch.setattr(bounds, "ANSWER_BYTES", (64 << 10) + 1)
+    file.write_text("x" * 200_000)
+    assert len(host.ask("read", str(file))) == 128 << 10
+    names = os.uname()
+    assert json.loads(host.ask("uname")) == {
+        "system": names.sysname, "release": names.release, "version": names.version, "machine": names.machine,
+        "hostname": names.nodename}  # fmt: skip
+    assert host.ask("home") == pwd.getpwuid(os.getuid()).pw_dir
+    own_addresses = ["127.0.0.1", *["::1"] * Path("/proc/net/if_inet6").exists()]
+    assert [host.ask("route", address) for address in own_addresses] == own_addresses
     assert host.ask("open", "/dev/null") == "true"
+    (tmp_path / "own").symlink_to("/nowhere")
+    assert host.ask("link", str(tmp_path / "own")) == "/nowhere"
+    assert json.loads(host.ask("psutil", "net_if_addrs"))["lo"][0] == {
+        "family": 2, "address": "127.0.0.1", "netmask": "255.0.0.0", "broadcast": None, "ptp": None}  # fmt: skip
+    begun = live.time.monotonic()
+    assert (host.ask("wait", "0.05"), live.time.monotonic() - begun >= 0.05) == ("", True)
+    for name in ("msgspec-9.1-py3.10.egg-info", "Nvidia_ML_py-12.5.dist-info", "torch-x"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(sys, "path", ["/nowhere", str(tmp_path), *sys.path])
+    assert versions({"msgspec", "nvidia-ml-py", "torchx"}) == {"msgspec": "9.1", "nvidia-ml-py": "12.5"}
 
-    def deny(path: str, flags: int) -> int:
-        raise PermissionError(1, "Operation not permitted")  # what a device cgroup says
 
-    monkeypatch.setattr("os.open", deny)
-    with pytest.raises(Denied):
-        host.ask("open", "/dev/null")
+@each_row(
+    ("name", "answer", "question", "said"),
+    [
+        ("os.statvfs", SimpleNamespace(f_blocks=10, f_frsize=4096, f_bavail=3, f_bfree=5, f_bsize=1), ("statvfs", "/"),
+         {"total": 40960, "available": 12288}),
+        ("resource.getrlimit", (5, live.resource.RLIM_INFINITY), ("rlimit", "RLIMIT_NOFILE"), [5, None]),
+        ("os.access", lambda _path, how: how == os.R_OK, ("access", "/"), {"read": True, "write": False}),
+        ("os.access", lambda _path, how: how == os.W_OK, ("access", "/"), {"read": False, "write": True}),
+        ("os.getuid", 4294967290, ("home",), "Missing: user 4294967290: no entry in the password file"),
+        ("_read", PermissionError(), ("mapped", "/x/"), {"paths": [], "hidden": 2}),
+        ("_read", FileNotFoundError(), ("mapped", "/x/"), {"paths": [], "hidden": 0}),
+        ("_read", "0 /x/a\n1 /x/b.c d\n2 /xy\n", ("mapped", "/x/"), {"paths": ["/x/a", "/x/b.c"], "hidden": 0}),
+        ("os.geteuid", 4294967290, ("stat", "/proc/1"), False),
+        ("os.open", PermissionError(1, "no"), ("open", "/dev/null"), "Denied: open /dev/null: no"),
+        ("os.open", 9999, ("open", "/dev/null"), "Failed: open /dev/null: Bad file descriptor"),
+        ("_KERNEL_TREES", TREES, ("list", "/dev", "no-*"), []),
+        ("_KERNEL_TREES", TREES, ("read", "/dev/pts/no"), "Missing: read /dev/pts/no: not there"),
+        ("_KERNEL_TREES", TREES, ("list", "/dev/shm", "no-*"), f"Failed: list /dev/shm: {MOUNTED}"),
+        ("_KERNEL_TREES", TREES, ("read", "/dev/shm/no"), f"Failed: read /dev/shm/no: {MOUNTED}"),
+        ("_KERNEL_TREES", TREES, ("read", "/dev/no"), "Missing: read /dev/no: not there"),
+        ("_KERNEL_TREES", TREES, ("read", "/no/no"),
+         f"Failed: read /no/no: /no is hidden from this process; {SHOW.format('/no')}"),
+        ("_KERNEL_TREES", TREES, ("read", "/nowhere"), "Missing: read /nowhere: not there"),
+    ],
+)  # fmt: skip
+def test_what_the_system_says_is_passed_on(
+    host: LiveHost, name: str, answer: object, question: tuple[str, ...], said: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(*given: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(*given) if callable(answer) else answer
+
+    monkeypatch.setattr(f"ncclprobe.host.live.{name}", answer if name.isupper() else told)
+    monkeypatch.setattr(live.Path, "glob", lambda *_: iter([Path("/proc/1/maps"), Path("/proc/2/maps")]))
+    try:
+        found: Any = json.loads(host.ask(*question))
+    except HostError as error:
+        found = f"{type(error).__name__}: {error}"
+    assert (found["mine"] if question[0] == "stat" else found) == said

@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ncclprobe.facts.environment import release_settings
 from ncclprobe.facts.job.meeting import Connection, JobStore, agent, meetings
 from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
 from ncclprobe.facts.launcher import Flags, counts, detect, half_given, no_master
+from ncclprobe.host import polls
 from ncclprobe.logs import nccl_lines, texts, torch_lines
 from ncclprobe.logs.torch_lines import Progress, TimedOutWork
 from ncclprobe.model import bounds
@@ -20,42 +22,34 @@ from ncclprobe.model.snapshot import Absent
 
 TORCHRUN = {
     "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
-}  # fmt: skip
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}  # fmt: skip
 STARTED = {
     "TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8",
 }  # fmt: skip
 SRUN = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "9", "SLURM_NTASKS": "12", "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4",
-}  # fmt: skip
+    "SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_STEP_TASKS_PER_NODE": "8,4"}  # fmt: skip
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
-}  # fmt: skip
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}  # fmt: skip
 UNEVEN = MPIRUN | {"OMPI_COMM_WORLD_RANK": "8", "OMPI_COMM_WORLD_SIZE": "12", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
 TRAINER = {
     "PET_NNODES": "4", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job",
-    "PET_MASTER_PORT": "29500",
-}  # fmt: skip
+    "PET_MASTER_PORT": "29500"}  # fmt: skip
 OPERATOR = {
     "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "16", "RANK": "1",
-    "PET_MASTER_ADDR": "job-master-0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": "1", "PET_NNODES": "2",
-}  # fmt: skip
+    "PET_MASTER_ADDR": "job-master-0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": "1", "PET_NNODES": "2"}  # fmt: skip
 OLD_OPERATOR = {
     "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "2", "RANK": "1",
-    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
-}  # fmt: skip
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1"}  # fmt: skip
 ELASTIC = {"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "job-worker-0:23456", "PET_RDZV_BACKEND": "c10d"}
 DEEPSPEED = {
     "RANK": "9", "WORLD_SIZE": "14", "LOCAL_RANK": "1", "LOCAL_SIZE": "6", "CROSS_RANK": "1", "CROSS_SIZE": "2",
-    "MASTER_ADDR": "n0", "MASTER_PORT": "29500",
-}  # fmt: skip
+    "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}  # fmt: skip
 ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "False", "MASTER_ADDR": "127.0.0.1"}
 SALLOC = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1",
-    "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "1",
-}  # fmt: skip
+    "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "1"}  # fmt: skip
 HYDRA = {"PMI_RANK": "9", "PMI_SIZE": "16", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "8"}
 PTY = SALLOC | {"SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "40001"}
 ALL_FLAGS = Flags(2, 1, "n0", 29500)
@@ -198,6 +192,44 @@ def _meetings(addresses: Sequence[str], agents: Sequence[int], **refused: HostEr
     return meetings(SimpleNamespace(ask=said), [("n1", 1), ("n1", 1)], [7], agents)
 
 
+_NEARBY = "while True:\n    if q.empty():{}\n    time.sleep(1)\n"
+_POLLS = """\
+def wait_for(condition, key):
+    while not condition():
+        time.sleep(1)
+        use(os.path.exists)
+    value = store.get(key)
+time.sleep(9)
+while not work.is_completed(): time.sleep(1)
+for _ in range(9):
+    if store.check([key]): break
+
+    for each in all:
+        each.poll()
+        event.wait(1)
+    event.wait(1)
+wait_for(
+    lambda: event.is_set(),
+)
+wait_for(lambda: (1,
+    2), os.listdir)
+async for each in (os.open(path, os.O_EXCL)):
+    def later():
+        time.sleep(1)
+    while(True):
+        time.sleep(1)
+        p.poll()
+    done()
+    requests.get(url)
+    time.sleep(1)
+"""
+
+
+def _polled(text: str, *lines: int) -> object:
+    with mock.patch.object(polls, "_lines", return_value=text.splitlines()):
+        return polls.asked("7", [("train.py", line) for line in lines])
+
+
 _PIPED = {"pipes": ("pipe:[1]",)}
 
 
@@ -241,6 +273,13 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("read", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
             ("poll", 0, {"state": "D"}, {"call": "futex", **_PIPED}, {"state": "T"}),
             ("poll", 62, {"state": "D"}, {"state": "D"}, {})]),
+        "what a loop asks": (lambda *lines: _polled(_POLLS, *lines), [
+            *((line,) for line in range(len(_POLLS.splitlines()) + 2)), *((6, line) for line in range(14, 20)),
+            (3, 15, 7), (22, 18)]),
+        "how near a loop asks": (lambda lines, at: _polled(_NEARBY.format("\n    x" * lines), lines + at), [
+            *((lines, 3) for lines in (7, 8, 21, 22)), (30, 20), (24, 3)]),
+        "the end of a long loop": (lambda lines: _polled("while q.empty():\n" + "    sleep()\n" * lines, 2), [23, 24]),
+        "how long a statement is": (lambda lines: _polled("wait(" + "\n" * lines + "q.empty())", 1, 1), [7, 8]),
         "completions": (nccl_lines.completion, _COMPLETIONS),
         "refused queue pairs": (nccl_lines.qp_refusal, _REFUSALS),
         "failed connections": (nccl_lines.failed_connection, _CONNECTIONS),
@@ -255,5 +294,4 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ([*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),
         "between": (texts.between, [("a=1, b=2", "a=", ","), ("a=1", "a=", ","), ("a=1", "b=")]),
         "numbers": (texts.number, ["12x", "-3", "x", "-", "1" * 40]),
-        "addresses": (texts.address_of, [" [10.0.0.1]<4>"]),
-    }  # fmt: skip
+        "addresses": (texts.address_of, [" [10.0.0.1]<4>"])}  # fmt: skip

@@ -109,10 +109,7 @@ GLUES = ("GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinit
     ("seen", "text"),
     [
         *((THREE, THREE.text().replace("NIC0: mlx5_2", entry)) for entry in NIC0),
-        *(
-            (THREE, THREE.text().replace("mlx5_2\n  NIC1", f"mlx5_2{by}NIC1"))
-            for by in ("   ", ", ", "; ", " | ", "\t")
-        ),
+        *((THREE, THREE.text().replace("mlx5_2\n  NIC1", f"mlx5_2{by}NIC1")) for by in BETWEEN),
         *((THREE, glued(glue)) for glue in GLUES),
         (THREE, on_header(lambda line: re.sub(r"\s", "", line))(plain(THREE.text()))),
         (THREE, THREE.text() + "\n$ nvidia-smi\nNIC0: see above\n"),
