@@ -30,9 +30,10 @@ from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Mismatch, Retest
 from ncclprobe.model.pair_results import Aside, Inside, Localisation, LostPair, PairRow, RailWay, WrongBytes
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, Report, Scope
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot, unlearned
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
+from ncclprobe.redact import identifiers
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import causes, delivery, digest, markdown, nodes, text
 from ncclprobe.report.fleet import shared_words
@@ -430,6 +431,16 @@ def _sayings_inputs() -> Rows:
     yield "durations", [legible.lasting(each).split() for each in seconds]
     numbers = (None, 0.0, 1e-7, 0.0123, 0.9994, 9.999, 98.76, 999.6, 12345.6, 4.2e6)
     yield "numbers", [f"{legible.rate(each)} | {legible.micros(each)}".split() for each in numbers]
+    coded = ("`a", "a`", "`a`", "a``b", "", "plain", "x" * 2000, "a\nb|c", "@all *b*", "1. a", "- a", "#1", "a_b <c>")
+    yield "Markdown", [f"{markdown.code(each)[:90]} | {markdown.text(each)[:90]}".split() for each in coded]
+    said = (
+        "http://quux7.zorg.ai:80/x", "quux.zorg.ai failed", "to quux.zorg.ai:29500", "//quux.zorg.ai is gone",
+        "torch.nn.Module", "libnccl.so.2.28", "gpu-node-0042.dc1", "gpu-0042.zorg.net", "quux7.zorg.net:1", "rank-0.log",
+        "a-b.zorg.com and c1.d.internal", "r07u12n03 lost", "node-001, node-2", "mlx5_0.port1",
+    )  # fmt: skip
+    yield "hosts", [list(identifiers.hosts(each)) for each in said]
+    gaps = (Absent("a", "Denied"), Absent("b", "Denied"), Absent("a", "Missing"))
+    yield "gaps", [unlearned(gaps[:count]).refused for count in (1, 2, 3)]
     yield "ticks", [legible.micros_tick(each).split() for each in (0.5, 1.0, 999.0, 1e3, 5e3, 1e6, 2.5e6)]
 
 

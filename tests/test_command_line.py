@@ -186,6 +186,7 @@ def test_a_demo_runs_the_command_that_it_shows_and_leaves_nothing(
     printed = capsys.readouterr().out
     command, *said = NAMED[name]
     assert printed.startswith(f"$ ncclprobe {command} ")
+    assert printed.endswith(f"Other demos: {', '.join(each for each in NAMED if each != name)}\n")
     assert [each for each in said if each not in printed] == []
     assert "unknown" not in printed
     assert max(map(len, printed.splitlines())) <= 80

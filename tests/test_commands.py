@@ -14,7 +14,7 @@ from ncclprobe import __version__
 from ncclprobe.commands import main
 from ncclprobe.engine.captures import spoken
 from ncclprobe.report import json as as_json
-from tests.each_row import each_row, some
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
@@ -230,13 +230,6 @@ def test_what_cannot_be_printed_is_not_passed_over() -> None:
             command = [sys.executable, "-m", "ncclprobe", *argv]
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), argv
-
-
-def test_the_readmes_commands_exist() -> None:
-    for name in some(set(re.findall(r"`ncclprobe (\w+)", (ROOT / "README.md").read_text()))):
-        with pytest.raises(SystemExit) as ended:
-            main([name, "--help"])
-        assert ended.value.code == 0, name
 
 
 def test_a_report_can_be_read_where_the_terminal_knows_no_utf8() -> None:
