@@ -435,8 +435,8 @@ def _sayings_inputs() -> Rows:
     yield "Markdown", [f"{markdown.code(each)[:90]} | {markdown.text(each)[:90]}".split() for each in coded]
     said = (
         "http://quux7.zorg.ai:80/x", "quux.zorg.ai failed", "to quux.zorg.ai:29500", "//quux.zorg.ai is gone",
-        "torch.nn.Module", "libnccl.so.2.28", "gpu-node-0042.dc1", "gpu-0042.zorg.net", "quux7.zorg.net:1", "rank-0.log",
-        "a-b.zorg.com and c1.d.internal", "r07u12n03 lost", "node-001, node-2", "mlx5_0.port1",
+        "torch.nn.Module", "libnccl.so.2.28", "gpu-node-0042.dc1", "gpu-0042.zorg.net", "quux7.zorg.net:1",
+        "rank-0.log", "a-b.zorg.com and c1.d.internal", "r07u12n03 lost", "node-001, node-2", "mlx5_0.port1",
     )  # fmt: skip
     yield "hosts", [list(identifiers.hosts(each)) for each in said]
     gaps = (Absent("a", "Denied"), Absent("b", "Denied"), Absent("a", "Missing"))
