@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from ncclprobe import wire
 from ncclprobe.wire import Wire, WireError
+from tests.awaited import awaited
 from tests.each_row import each_row
 
 TOKEN = b"the token of this run"
@@ -85,29 +86,25 @@ async def trouble(port: int, token: bytes = TOKEN, host: str = "127.0.0.1", **de
 
 
 @each_row("host", ["127.0.0.1", "::1"])
-def test_what_is_said_is_heard_in_order(host: str) -> None:
-    async def run() -> None:
-        async with served(ours(echo), host) as port:
-            talk = await wire.connect(host, port, TOKEN, soon())
-            for message in ({}, {"n": 1, "text": "\N{SNOWMAN}" * 100_000}, {"deep": [[{}]]}):
-                await talk.send(message, soon())
-                assert await talk.receive(soon()) == message
-            talk.close()
-
-    asyncio.run(run())
+@awaited
+async def test_what_is_said_is_heard_in_order(host: str) -> None:
+    async with served(ours(echo), host) as port:
+        talk = await wire.connect(host, port, TOKEN, soon())
+        for message in ({}, {"n": 1, "text": "\N{SNOWMAN}" * 100_000}, {"deep": [[{}]]}):
+            await talk.send(message, soon())
+            assert await talk.receive(soon()) == message
+        talk.close()
 
 
-def test_another_token_is_a_stranger_to_both_sides_and_ones_own_words_are_not_taken_from_the_other() -> None:
-    async def run() -> None:
-        troubles: list[WireError] = []
-        async with served(ours(echo, troubles)) as port:
-            assert (await trouble(port, b"another")).kind == "stranger"
-            await asyncio.sleep(0.05)
-        assert [error.kind for error in troubles] in (["stranger"], ["reset"])
-        async with served(forged(b"{}", 1, speaker=b"caller")) as port:
-            assert (await trouble(port)).kind == "stranger"
-
-    asyncio.run(run())
+@awaited
+async def test_another_token_is_a_stranger_to_both_sides_and_ones_own_words_are_not_taken_from_the_other() -> None:
+    troubles: list[WireError] = []
+    async with served(ours(echo, troubles)) as port:
+        assert (await trouble(port, b"another")).kind == "stranger"
+        await asyncio.sleep(0.05)
+    assert [error.kind for error in troubles] in (["stranger"], ["reset"])
+    async with served(forged(b"{}", 1, speaker=b"caller")) as port:
+        assert (await trouble(port)).kind == "stranger"
 
 
 GREETING = b"ncclprobe/2 token " + b"0" * 32 + b"\n"
@@ -127,14 +124,12 @@ GREETING = b"ncclprobe/2 token " + b"0" * 32 + b"\n"
         (saying(GREETING + b"\0" * 100, stay_s=3.0), "stranger", "token"),
     ],
 )
-def test_whoever_answers_is_told_apart(handler: Handler, kind: str, words: str) -> None:
-    async def run() -> None:
-        async with served(handler) as port:
-            error = await trouble(port)
-            assert (error.kind, words in str(error)) == (kind, True), error
-            assert str(error).isprintable()
-
-    asyncio.run(run())
+@awaited
+async def test_whoever_answers_is_told_apart(handler: Handler, kind: str, words: str) -> None:
+    async with served(handler) as port:
+        error = await trouble(port)
+        assert (error.kind, words in str(error)) == (kind, True), error
+        assert str(error).isprintable()
 
 
 def test_a_port_where_nobody_listens_one_that_never_answers_and_a_foreign_own_address_are_told_apart() -> None:
@@ -235,20 +230,18 @@ def test_only_whole_objects_within_their_bounds_are_taken(message: bytes, number
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans())
-def test_no_bytes_end_in_anything_but_a_named_trouble(pieces: list[bytes], greet: bool) -> None:
-    async def run() -> None:
-        troubles: list[WireError] = []
-        async with served(ours(echo, troubles)) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            with contextlib.suppress(OSError):
-                writer.write((b"ncclprobe/2 token " + b"a" * 32 + b"\n") * greet + b"".join(pieces))
-                writer.write_eof()
-                await asyncio.wait_for(reader.read(), 5)
-            writer.close()
-            for _ in range(100):
-                if troubles:
-                    break
-                await asyncio.sleep(0.01)
-        assert troubles
-
-    asyncio.run(run())
+@awaited
+async def test_no_bytes_end_in_anything_but_a_named_trouble(pieces: list[bytes], greet: bool) -> None:
+    troubles: list[WireError] = []
+    async with served(ours(echo, troubles)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(OSError):
+            writer.write((b"ncclprobe/2 token " + b"a" * 32 + b"\n") * greet + b"".join(pieces))
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        for _ in range(100):
+            if troubles:
+                break
+            await asyncio.sleep(0.01)
+    assert troubles

@@ -22,6 +22,7 @@ from launching import free_port
 from zoo.answers import Answers
 from zoo.sick import file, resolves, variables
 
+from ncclprobe.cluster import gather
 from ncclprobe.cluster.gather import NodePlace, Times, assemble, node_name, parse_rank_answers
 from ncclprobe.cluster.gather import coordinator as node_0
 from ncclprobe.cluster.gather.coordinator import run_coordinator, unique_names
@@ -221,11 +222,16 @@ def test_a_port_that_is_taken_leaves_node_0_alone(tmp_path: Path) -> None:
     assert why.endswith("another process listens on it: the other nodes could not be reached"), why
 
 
+def unwritable() -> None:
+    raise OSError("read-only")
+
+
 @each_row(
     ("launched", "secret", "why"),
     [
         ({"nnodes": 1, "world_size": 1}, SECRET, ""),
         ({"kind": "openmpi"}, "", "the nodes have no common secret to authenticate with: only this node was judged"),
+        ({}, SECRET, "no folder for the other nodes' captures (read-only); set TMPDIR"),
         ({"master_addr": None}, SECRET, "MASTER_ADDR is not set and options started ranks on 2 nodes; set MASTER_ADDR"),
     ],
 )
@@ -233,6 +239,7 @@ def test_a_node_without_others_judges_itself(
     launched: dict[str, Any], secret: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token, "is_here", lambda: False)
+    monkeypatch.setattr(gather, "scratch", unwritable)
     met = Meeting(2, tmp_path, keep=tmp_path)
     part = replace(met.place(0, secret, **launched), collectors=LITTLE, given={("read", "/a"): "given"})
     assert assemble(part) == met.judged[next(iter(met.judged))][0].exit_code

@@ -23,6 +23,7 @@ from ncclprobe.cluster.rendezvous.reach import addresses_of, find, source_toward
 from ncclprobe.facts.reach import Reach
 from ncclprobe.model import bounds
 from ncclprobe.wire import Wire
+from tests.awaited import awaited
 from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,16 +45,13 @@ async def reached_by(target: str, port: int, patience_s: float = 0.6, **details:
 
 
 @each_row("target", ["127.0.0.1", "::1"])
-def test_a_hub_that_is_there_is_found_and_the_way_is_told(target: str, tmp_path: Path) -> None:
-    async def run() -> tuple[Reach, int]:
-        async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
-            port = await coordinator.listen(0)
-            wire, reach = await reached_by(target, port, 5.0, interfaces={target: "lo"})
-            assert wire is not None
-            wire.close()
-            return reach, port
-
-    reach, port = asyncio.run(run())
+@awaited
+async def test_a_hub_that_is_there_is_found_and_the_way_is_told(target: str, tmp_path: Path) -> None:
+    async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
+        port = await coordinator.listen(0)
+        wire, reach = await reached_by(target, port, 5.0, interfaces={target: "lo"})
+        assert wire is not None
+        wire.close()
     assert (reach.target, reach.port, reach.outcome, reach.detail) == (target, port, "ok", "")
     assert (reach.addresses, reach.address, reach.source, reach.interface) == ((target,), target, target, "lo")
     assert (reach.tries, reach.seen) == (1, ("ok",))
@@ -68,20 +66,17 @@ def bound_low(held: socket.socket) -> int:
     raise AssertionError("no port is free")
 
 
-def test_a_hub_that_starts_later_is_found_and_what_was_before_is_kept(tmp_path: Path) -> None:
-    async def run() -> Reach:
-        with socket.socket() as held:
-            port = bound_low(held)
-            search = asyncio.ensure_future(reached_by("127.0.0.1", port, 20.0))
-            await asyncio.sleep(0.5)
-        async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
-            await coordinator.listen(port)
-            wire, reach = await search
-            assert wire is not None
-            wire.close()
-            return reach
-
-    reach = asyncio.run(run())
+@awaited
+async def test_a_hub_that_starts_later_is_found_and_what_was_before_is_kept(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        port = bound_low(held)
+        search = asyncio.ensure_future(reached_by("127.0.0.1", port, 20.0))
+        await asyncio.sleep(0.5)
+    async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
+        await coordinator.listen(port)
+        wire, reach = await search
+        assert wire is not None
+        wire.close()
     assert reach.seen == ("refused", "ok")
     assert 1 < reach.tries < 40
 
@@ -150,22 +145,19 @@ def test_an_address_without_a_route_or_a_connection_ends_at_its_layer() -> None:
         (b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\0" * 60, 5.0, "stranger", "token"),
     ],
 )
-def test_what_answers_but_is_not_ours_is_said(text: bytes, stay_s: float, outcome: str, words: str) -> None:
-    async def run() -> Reach:
-        async with saying(text, stay_s) as port:
-            return (await reached_by("127.0.0.1", port, 1.0))[1]
-
-    reach = asyncio.run(run())
+@awaited
+async def test_what_answers_but_is_not_ours_is_said(text: bytes, stay_s: float, outcome: str, words: str) -> None:
+    async with saying(text, stay_s) as port:
+        reach = (await reached_by("127.0.0.1", port, 1.0))[1]
     assert (reach.outcome, words in reach.detail) == (outcome, True), reach
 
 
-def test_a_service_that_is_not_ours_is_called_a_few_times_only(tmp_path: Path) -> None:
-    async def run() -> tuple[Reach, Reach]:
-        async with saying(b"220 mail\r\n") as port, Coordinator(b"another", 2, tmp_path, soon(60)) as coordinator:
-            other = await coordinator.listen(0)
-            return (await reached_by("127.0.0.1", port, 60.0))[1], (await reached_by("127.0.0.1", other, 60.0))[1]
-
-    for reach, outcome in zip(asyncio.run(run()), ("foreign", "stranger"), strict=True):
+@awaited
+async def test_a_service_that_is_not_ours_is_called_a_few_times_only(tmp_path: Path) -> None:
+    async with saying(b"220 mail\r\n") as port, Coordinator(b"another", 2, tmp_path, soon(60)) as coordinator:
+        other = await coordinator.listen(0)
+        seen = (await reached_by("127.0.0.1", port, 60.0))[1], (await reached_by("127.0.0.1", other, 60.0))[1]
+    for reach, outcome in zip(seen, ("foreign", "stranger"), strict=True):
         assert (reach.outcome, reach.tries) == (outcome, 3)
         assert reach.seconds < 20
 
@@ -196,17 +188,14 @@ def test_a_name_that_does_not_resolve_is_tried_again_until_the_deadline(
     assert reach.tries > 1 or (resolve is never and reach.seconds > 0.5)
 
 
-def test_of_several_addresses_the_one_that_is_open_is_taken(tmp_path: Path) -> None:
-    async def run() -> Reach:
-        async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
-            port = await coordinator.listen(0)
-            names = {"hub": ("fe80::1", "127.0.0.1")}
-            wire, reach = await reached_by("hub", port, 10.0, resolve=lambda name: names[name])
-            assert wire is not None
-            wire.close()
-            return reach
-
-    reach = asyncio.run(run())
+@awaited
+async def test_of_several_addresses_the_one_that_is_open_is_taken(tmp_path: Path) -> None:
+    async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
+        port = await coordinator.listen(0)
+        names = {"hub": ("fe80::1", "127.0.0.1")}
+        wire, reach = await reached_by("hub", port, 10.0, resolve=lambda name: names[name])
+        assert wire is not None
+        wire.close()
     assert (reach.outcome, reach.address, reach.addresses) == ("ok", "127.0.0.1", ("fe80::1", "127.0.0.1"))
 
 
@@ -230,9 +219,8 @@ def test_of_many_addresses_a_few_are_tried_and_without_time_none() -> None:
 
 
 @given(st.binary(max_size=120), st.booleans())
-def test_whatever_a_server_says_ends_in_a_known_outcome(text: bytes, greets: bool) -> None:
-    async def run() -> Reach:
-        async with saying(b"ncclprobe/1 " * greets + text) as port:
-            return (await reached_by("127.0.0.1", port, 0.3))[1]
-
-    assert asyncio.run(run()).outcome in module._FARTHER
+@awaited
+async def test_whatever_a_server_says_ends_in_a_known_outcome(text: bytes, greets: bool) -> None:
+    async with saying(b"ncclprobe/1 " * greets + text) as port:
+        seen = (await reached_by("127.0.0.1", port, 0.3))[1]
+    assert seen.outcome in module._FARTHER

@@ -21,22 +21,21 @@ from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over, socket_na
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.signals import Interrupted
 from ncclprobe.wire import WireError
+from tests.awaited import awaited
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_every_rank_is_heard_and_told_to_leave_and_who_does_not_come_is_known() -> None:
-    async def run() -> tuple[dict[int, str], list[Leave]]:
-        known = {rank: f"facts of {rank}" for rank in (1, 2, 9)}  # 9 is none of this node
-        ranks = [asyncio.ensure_future(hand_over(TOKEN, 5, rank, text, soon(3))) for rank, text in known.items()]
-        await asyncio.sleep(0.1)  # they may be there before local rank 0
-        async with Siblings(TOKEN, 5, (1, 2, 3), soon()) as siblings:
-            texts = await siblings.gather(soon(0.7))
-            await siblings.leave(Leave(4, "bye"), soon())
-            heard = await asyncio.gather(*ranks, return_exceptions=True)
-            return texts, [each for each in heard if isinstance(each, Leave)]
-
-    texts, leaves = asyncio.run(run())
+@awaited
+async def test_every_rank_is_heard_and_told_to_leave_and_who_does_not_come_is_known() -> None:
+    known = {rank: f"facts of {rank}" for rank in (1, 2, 9)}  # 9 is none of this node
+    ranks = [asyncio.ensure_future(hand_over(TOKEN, 5, rank, text, soon(3))) for rank, text in known.items()]
+    await asyncio.sleep(0.1)  # they may be there before local rank 0
+    async with Siblings(TOKEN, 5, (1, 2, 3), soon()) as siblings:
+        texts = await siblings.gather(soon(0.7))
+        await siblings.leave(Leave(4, "bye"), soon())
+        heard = await asyncio.gather(*ranks, return_exceptions=True)
+        texts, leaves = texts, [each for each in heard if isinstance(each, Leave)]
     assert texts == {rank: f"facts of {rank}" for rank in (1, 2)}
     assert leaves == [Leave(4, "bye")] * 2
 
@@ -56,17 +55,16 @@ def test_another_token_has_another_door_and_cannot_enter_this_one() -> None:
     assert asyncio.run(run()) == {}
 
 
-def test_a_process_of_another_user_is_neither_heard_nor_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+@awaited
+async def test_a_process_of_another_user_is_neither_heard_nor_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may well know the token: under munge and torchrun the socket's name is no secret."""
 
-    async def run() -> dict[int, str]:
-        async with Siblings(TOKEN, 0, (1,), soon()) as siblings:
-            monkeypatch.setattr(os, "geteuid", lambda: 12345)  # of whoever asks the kernel for the other side's user
-            with pytest.raises(WireError, match="rendezvous socket"):
-                await hand_over(TOKEN, 0, 1, "facts", soon(2.0))
-            return await siblings.gather(soon(0.2))
-
-    assert asyncio.run(run()) == {}
+    async with Siblings(TOKEN, 0, (1,), soon()) as siblings:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)  # of whoever asks the kernel for the other side's user
+        with pytest.raises(WireError, match="rendezvous socket"):
+            await hand_over(TOKEN, 0, 1, "facts", soon(2.0))
+        seen = await siblings.gather(soon(0.2))
+    assert seen == {}
 
 
 def test_a_second_local_rank_0_is_refused_and_one_that_never_comes_is_given_up() -> None:

@@ -18,6 +18,7 @@ from ncclprobe.cluster.rendezvous.token import Munge, find_token, is_shared
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model.errors import UsageError
 from ncclprobe.wire import Key, WireError
+from tests.awaited import awaited
 from tests.each_row import each_row
 
 SECRET = "correct horse battery"
@@ -226,22 +227,20 @@ def test_one_user_and_one_run_agree_and_no_other(munged: None) -> None:
 
 
 @needs_munge
-def test_a_credential_is_good_once_and_for_its_user_alone(munged: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        run_1 = Munge(b"run 1")
-        credential, key = await run_1.offer(soon())
-        assert await run_1.key(credential, soon()) == key
-        for bad in (credential, b"MUNGE:garbage:", b"", b"\xff" * 5000):
-            with pytest.raises(WireError) as caught:
-                await run_1.key(bad, soon())
-            assert caught.value.kind == "stranger"
-        credential, _ = await run_1.offer(soon())
-        user = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        with pytest.raises(WireError, match=f"is of user {user}, but this run is of user 12345"):
-            await run_1.key(credential, soon())
-
-    asyncio.run(run())
+@awaited
+async def test_a_credential_is_good_once_and_for_its_user_alone(munged: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_1 = Munge(b"run 1")
+    credential, key = await run_1.offer(soon())
+    assert await run_1.key(credential, soon()) == key
+    for bad in (credential, b"MUNGE:garbage:", b"", b"\xff" * 5000):
+        with pytest.raises(WireError) as caught:
+            await run_1.key(bad, soon())
+        assert caught.value.kind == "stranger"
+    credential, _ = await run_1.offer(soon())
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(WireError, match=f"is of user {user}, but this run is of user 12345"):
+        await run_1.key(credential, soon())
 
 
 def test_a_machine_without_munge_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
