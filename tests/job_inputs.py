@@ -1,7 +1,7 @@
 """The logs, running jobs and pasted texts of which it is kept what is made of them: rows of `FUNCTIONS`."""
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 from ncclprobe.engine.judge import shares
 from ncclprobe.host import pasted
@@ -22,6 +22,16 @@ def _forms_inputs() -> Rows:
                 form: {"/".join(map(str, ask)): str(said) for ask, said in own.items()} for form, own in forms.items()
             }
             yield f"{name} {machine}", told
+
+
+def _joined_inputs() -> Rows:
+    """What several pasted texts of one machine add up to, and where they differ."""
+    texts = {**pasted_cases.FORMS, "up": pasted_cases.UP, "one": "export A=1\n", "two": "export A=2 B=3\n"}
+    names = ("up", "ibstat", "ibv_devinfo", "one", "two", "topo -m", "nvidia-smi -L", "ulimit -a")
+    for one, other in permutations(names, 2):
+        forms = {name: own for name in (one, other) for own in pasted.forms(texts[name])[""].values()}
+        whole, odd = pasted.joined(forms)
+        yield f"{one}, {other}", (odd, {"/".join(map(str, ask)): f"{said}" for ask, said in whole.items()})
 
 
 def _pastes_inputs() -> Rows:
@@ -72,6 +82,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "parted": parted.rows,
     "shares": _shares_inputs,
     "pasted-forms": _forms_inputs,
+    "pasted-joined": _joined_inputs,
     "pasted-nodes": _pastes_inputs,
     "pasted-settings": _settings_inputs,
 }

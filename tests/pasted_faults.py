@@ -40,7 +40,7 @@ SAYS = {
     "no plugin in a list": NET + "$ ldconfig -p | grep nccl\nlibnccl.so.2 => /lib/libnccl.so.2\n",
     "a tuner": NET.replace("NET=", "TUNER_PLUGIN=") + NONE.format("ls /x", "/usr/lib/libnccl-tuner.so"),
     "an image": NET + "image: nvcr.io/nvidia/pytorch:24.10-py3\n",
-    "no EFA device": "$ fi_info -p efa\nfi_getinfo: -61 (No data available)\n$ env\nFI_PROVIDER=efa\nA=1\n",
+    "no EFA device in a list": "$ fi_info -p efa\nfi_getinfo: -61 (No data available)\n$ env\nFI_PROVIDER=efa\nA=1\n",
     "no IB device": "# DGX H100\n$ ibv_devinfo\nNo IB devices found\n",
     "a slow interface": RATES.format(4, 4, 1),
     "ports below the rate of their machine": CARDS.format("DGX H100", 100),

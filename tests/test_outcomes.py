@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_diagnose import WHO, log, machine
-from test_diagnose_samples import pair
+from test_diagnose import WHO, log, machine, pair
 
 from ncclprobe.checks.run import pairs, ranks, rows, traffic
 from ncclprobe.checks.run.rows import BAND, ROW

@@ -62,6 +62,7 @@ FILES = {
     "a reason that any rank gives": ranks({**ALL_BUT_1, 1: "ValueError: bad sample 17", 2: ""}),
     "nobody complains": ranks({0: "", 1: "", 2: ""}),
     "all complain": ranks(dict.fromkeys(range(4), CLOSED)),
+    **{f"{n} of 16 have no log": plus(dict.fromkeys(range(16 - n), CLOSED), 0, "world size 16") for n in (7, 8)},
     "most say nothing": ranks({0: CLOSED, 1: "", 2: "", 3: ""}),
     "logs of some ranks": ranks({1: WAITED, 2: WAITED}),
     "a receiver of another size": plus({**ALL_BUT_1, 0: "", 1: CLOSED}, 0,
@@ -341,8 +342,11 @@ PASTED = of(
         + f"\n{CLOSING}",
         "hosts that number their lines": repeated(range(4), "2026-11-20T08:00:00 - <> - ckpt - INFO :: Saved step 100")
         + "\n" + repeated((0, 1, 3), "2026-11-20T08:00:09 - <> - ckpt - INFO :: Saved step 200"),
-        "steps that take longer": f"{trained(0, 20, 10)}\n{trained(20, 30, 90, 200)}",
-        "steps that take a little longer": f"{trained(0, 20, 10)}\n{trained(20, 30, 14, 200)}",
+        **{f"steps that then take {s} s": f"{trained(0, 20, 10)}\n{trained(20, 30, s, 200)}" for s in (14, 29, 31, 90)},
+        **{
+            f"a rank silent for {s} s": f"%- a.log\n{trained(0, 20, 10)}\n%- b.log\n{trained(0, 20, 10)}\n"
+            f"2026-11-20 08:0{(190 + s) // 60}:{(190 + s) % 60} INFO saved" for s in (59, 61)
+        },
         "one of five ranks": "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/5",
         "a build": "world size: 8\nBuilding extension module softmax_cuda...",
         "other last lines": repeated(range(4), "[1,<>]<stderr>:rank <> MPI size: 4")

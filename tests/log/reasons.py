@@ -46,7 +46,6 @@ NO_CONDITION = {
 }
 SAID = {
     "PBS": "=>> PBS: job killed: walltime 86412 exceeded limit 86400",
-    "LSF": "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
     "LSF's memory": "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
     "Docker": 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
     "JAX": "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.",
@@ -59,19 +58,12 @@ SAID = {
     "a kubelet": '9s   Warning   Failed   kubelet   Failed to pull image "zeta:v9": rpc error: not found',
     "a device": "WARN: device mlx5_1 cannot allocate buffer on the specified memory type. Skipping\nabort",
     "a host that Slurm cannot start on": "srun: error: Task launch for StepId=9.0 failed on node n1: Timed out",
-    "a job that made way": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04 DUE TO PREEMPTION ***",
-    "a job requeued": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***",
     "Ray that lost a process": "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing.",
     "no GPU": f"{TRACE}\nRuntimeError: No CUDA GPUs are available",
-    "a check of a library": "F1114 09:30:00.910920 6946 exec.cc:9] Check failed: !info.empty()",
-    "an exception without a traceback": "MisconfigurationException('You requested gpu: [0, 1] but has: [0]')",
     "mpirun": '/opt/bin/mpirun: Error: unknown option "-ppn"\nType mpirun --help',
     "MPI": "Fatal error in MPI_Allreduce: Invalid communicator, error stack:\nMPI_Allreduce(1007): failed",
     "the C library": "frob: pthread_create failed for thread 9 of 16: Resource temporarily unavailable",
-    "the innermost": "Error: cannot begin: step one failed: child: exit status 1: login: expired token: unknown",
     "another process": "frob: error: the accelerator is already in use by process 5521",
-    "a class without a word of errors": "zeta.errors.ModelIsGated: cannot read the weights of zeta/base",
-    "a nanny": "distributed.nanny - WARNING - Worker process 56 was killed by signal 11",
     "a signal in words": "2024-03-06T17:53:31Z ERROR launcher: Shard was signaled to shutdown with signal 4 rank=0",
     "a signal's stack": "*** SIGSEGV (@(nil)), see go/stacktraces#s15 received by PID 160 on cpu 100; stack trace: ***",
     "ssh": "root@n2: Permission denied (publickey,password).",
@@ -80,7 +72,6 @@ SAID = {
     "memory": "zeta.cpp:3801: Unable to allocate 12.1 GiB\nterminate called after throwing an instance",
     "Ctrl-Z": "^Z\n[1]+  Stopped                 torchrun zeta.py",
     "Slurm's reason": "srun: error: Unable to allocate resources: Requested time limit is invalid",
-    "the dynamic linker": "./zeta: /lib/libc.so.6: version `GLIBC_9.9' not found (required by ./zeta)",
     "CUDA's name of an error": "frob: 4 devices\n[CUDA_ERROR_NOT_SUPPORTED] operation not supported in cuFrob(3) on n2",
     "an NVSwitch": "[ 812.1] nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
     "a step of Slurm": "slurmstepd: error: frob of the step went odd",
@@ -144,10 +135,6 @@ MPI_ABORT was invoked on rank 0 in communicator X
 %% a core dump after its reason
 2025-03-04 F frob.h:80] UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats): /job:w/task:2.
 Aborted (core dumped)
-%% C++ after its reason
-1 |FROB_ERROR| frob.c:9 open: no suitable provider
-terminate called after throwing an instance of 'f::e'
-  what():  frob: init: failed to begin
 %% a watchdog's line that was cut within parentheses
 [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77,
 OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800090
@@ -156,9 +143,6 @@ milliseconds.
 {NINE}
 WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'n4_882_0' has failed to shutdown the \
 rendezvous '2f1c' due to an error of type RendezvousConnectionError.
-%% a store that was not reached
-WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'n4_8_0' has failed to shutdown the \
-rendezvous 'none' due to an error of type RendezvousConnectionError.
 %% a store that ends after the ranks met
 srun: error: n1: task 0: Exited with exit code 1
 [2024-10-16 13:53:06,832] torch.distributed.elastic.rendezvous.dynamic_rendezvous: [WARNING] The node 'n2_4' has \
@@ -289,6 +273,24 @@ kex_exchange_identification: Connection closed
 again in 5 s
 {NINE}
 """
+SHARD, SAVED = "ERROR trainer: the shard is broken", "INFO trainer: saved"
+LIMITS = {
+    **{f"{n} lines after a failure of its program": f"Error: the vocabulary is gone\n{repeated(range(n), 'INFO ok <>')}"
+       for n in (29, 31)},
+    **{f"{n} lines after words of a failure": f"loader: failed to map a shard\n{repeated(range(n), 'INFO ok <>')}"
+       for n in (5, 7)},
+    **{f"{n} lines after a launcher": f"srun: error: n3: task 3: Exited with exit code 1\n{repeated(range(n), 'ok <>')}"
+       for n in (59, 61)},
+    **{f"a line {clock} after an error": f"2026-01-02 03:00:00 {SHARD}\n2026-01-02 {clock} {SAVED}"
+       for clock in ("03:04:59", "03:05:01")},
+    **{f"{n} steps after a failure": f"{steps(0, 5)}\nFailed to open /mnt/x\n{steps(5, 5 + n)}" for n in (1, 2, 3)},
+    **{f"{n} steps after a login": f"Host key verification failed.\n{steps(0, n)}" for n in (9, 10, 11)},
+    **{f"{n} lines between a consequence and its cause": "[rank3]: DistBackendError: NCCL error in: x.cpp:1, unhandled "
+       f"system error\n{repeated(range(n), '[rank3]: step')}\n[rank3]: {REFUSED}" for n in (9, 11, 99, 101)},
+    **{f"one gives up {s} s later": "\n".join(
+        f"%- rank{rank}.log\n{watchdog(rank, when=f'1123 10:00:0{1 + s * (rank == 2)}.0')}" for rank in range(4))
+       for s in (2, 4)},
+}  # fmt: skip
 AT_START = {
     "a refused login": "Host key verification failed.",
     "no driver": "Failed to initialize NVML: Driver Not Loaded",
@@ -365,4 +367,4 @@ Nov 28 02:11:01 n1 kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=9, GPU has fallen
 %- b.log
 {EFA}
 """
-TEXTS = (LINES, BEFORE_STEPS)
+TEXTS = (LINES, BEFORE_STEPS, of(LIMITS))
