@@ -25,17 +25,18 @@ from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.causes import JobVerdict, RankClass
-from ncclprobe.model.findings import ONCE, Blame, Certainty, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.findings import ONCE, Action, Blame, Certainty, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Mismatch, Retest
 from ncclprobe.model.pair_results import Aside, Inside, Localisation, LostPair, PairRow, RailWay, WrongBytes
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, Report, Scope
 from ncclprobe.model.snapshot import Absent, Snapshot, unlearned
 from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 from ncclprobe.redact import identifiers
 from ncclprobe.redact.redactor import Redactor
-from ncclprobe.report import causes, delivery, digest, markdown, nodes, text
+from ncclprobe.report import causes, delivery, digest, markdown, nodes, rows, text
 from ncclprobe.report.fleet import shared_words
 from ncclprobe.report.html import legible
 from ncclprobe.report.rails import MOST_NODES
@@ -413,6 +414,37 @@ _SCOPES = {
 }
 
 
+_SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
+_REMEDIES = (
+    "reset it (`nvidia-smi --gpu-reset -i N`), or reboot.",
+    "unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.",
+    "look at `numactl` and FOO.",
+)
+
+
+def _blame_inputs() -> Rows:
+    """Whose fault a finding is and what to do, by its blame, action, certainty and nodes; the link at fault."""
+    for blame, action in itertools.product(get_args(Blame), get_args(Action)):
+        found = replace(_SLOW, blame=blame, action=action)
+        once, of_two = replace(found, confidence=ONCE), replace(found, nodes=("n3", "n4"))
+        lines = (
+            digest.blamed(found),
+            digest.blamed(once, ("n0",)),
+            digest.blamed(of_two),
+            digest.blamed(found, ("a", "b")),
+        )
+        yield f"{blame}, {action}", [line.split() for line in lines]
+    for subjects in (("n2 rail 5 (mlx5_5:1)",), ("mlx5_3:1",), ("rank 5",), ("mlx5_3:1", "mlx5_4:1")):
+        problem = digest.Problem("x.y", fail(subjects[0], "is slow", nodes=("n2",), blame="link"), (), subjects)
+        yield " ".join(subjects), digest.blame_of(problem).split()
+    yield "to copy", [digest.copyable(each) for each in _REMEDIES]
+    for advisory, required, verbose in ((12, 0, False), (13, 0, False), (13, 0, True), (2, 1, False), (2, 1, True)):
+        blind = [samples.verdict(Status.UNKNOWN, id=f"a.b{n}", why="not root", required=n < required)
+                 for n in range(advisory + required)]  # fmt: skip
+        report = samples.report(*blind, samples.verdict(Status.PASS, id="a.c"), status=Status.UNKNOWN)
+        yield f"{advisory} advisory, {required}, {verbose}", _words(text.render(report, verbose=verbose, width=400))
+
+
 def _sayings_inputs() -> Rows:
     """The lines about a whole report by its status, its scope, its nodes and how it was started; durations; numbers."""
     for (name, scope), status, count in itertools.product(_SCOPES.items(), Status, (1, 3)):
@@ -432,6 +464,9 @@ def _sayings_inputs() -> Rows:
     numbers = (None, 0.0, 1e-7, 0.0123, 0.9994, 9.999, 98.76, 999.6, 12345.6, 4.2e6)
     yield "numbers", [f"{legible.rate(each)} | {legible.micros(each)}".split() for each in numbers]
     coded = ("`a", "a`", "`a`", "a``b", "", "plain", "x" * 2000, "a\nb|c", "@all *b*", "1. a", "- a", "#1", "a_b <c>")
+    yield "rates", [rows.rate(each) for each in (1.8e-06, 2.0e-05, 0.001234, 0.1356, 1.2, 483.24, 9999.9)]
+    cut = (("one two", 7), ("one two", 6), ("one two", 4), ('a "bcd"', 5), ("abcdef", 3))
+    yield "cut", [whole_words(each, most).split() for each, most in cut]
     yield "Markdown", [f"{markdown.code(each)[:90]} | {markdown.text(each)[:90]}".split() for each in coded]
     said = (
         "http://quux7.zorg.ai:80/x", "quux.zorg.ai failed", "to quux.zorg.ai:29500", "//quux.zorg.ai is gone",
@@ -489,6 +524,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "stores": _stores_inputs,
     "wording": _wording_inputs,
     "sayings": _sayings_inputs,
+    "blame": _blame_inputs,
     "node-lists": _lists_inputs,
     "redactions": _redactions_inputs,
 }

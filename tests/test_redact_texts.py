@@ -20,7 +20,6 @@ from ncclprobe.engine.diagnose import every_check
 from ncclprobe.host import Question
 from ncclprobe.host.capture import dump
 from ncclprobe.host.settings import sanitised
-from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import delivery
@@ -312,20 +311,6 @@ def test_names_of_jobs_and_accounts_are_replaced() -> None:
     assert not re.search("tulip|rose", hidden)
     assert "SLURM_NTASKS" in hidden
     assert "tulip" not in Redactor("key").text(text.partition(":")[0])
-
-
-@each_row(
-    ("text", "most", "shown"),
-    [
-        ("one two", 7, "one two"),
-        ("one two", 6, "one …"),
-        ("one two", 4, "one …"),
-        ('a "bcd"', 5, "a …"),
-        ("abcdef", 3, " …"),
-    ],
-)
-def test_a_text_is_cut_between_words(text: str, most: int, shown: str) -> None:
-    assert whole_words(text, most) == shown
 
 
 PROJECT = {

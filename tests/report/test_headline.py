@@ -1,7 +1,6 @@
 """What is said in one line: the headline, whose fault it is, the verdict, and the line that is pasted after a run."""
 
-import itertools
-from typing import Any, get_args
+from typing import Any
 
 from ncclprobe.checks.env.fixtures import nccl
 from ncclprobe.checks.run.rows import BAND, ROW
@@ -9,9 +8,6 @@ from ncclprobe.checks.sync.settings import nccl_version
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import (
     NOTHING_TO_SET,
-    ONCE,
-    Action,
-    Blame,
     Finding,
     Related,
     Status,
@@ -28,14 +24,13 @@ from ncclprobe.model.snapshot import Every
 from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.report import digest, html, junit, markdown, text
-from ncclprobe.report.digest import Problem, blame_of, blamed, headline, verdict_line
+from ncclprobe.report.digest import headline, verdict_line
 from ncclprobe.report.text import accepted_line, quiet, render
 from tests.each_row import each_row
 
 from . import samples
 
 SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
-LINK = replace(SLOW, blame="link", action="repair")
 V29, V27 = nccl(2, 29, 7), nccl(2, 27, 3)
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
 PASSED = replace(samples.ROW, status="pass")
@@ -46,46 +41,6 @@ def of(*found: Finding, nodes: int = 0, id: str = "gpu.count", node: str | None 
     verdict = Verdict(id, node, Status.FAIL, "t", findings=found)
     rows = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(nodes))
     return replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=rows or samples.HEALTHY.nodes)
-
-
-@each_row(
-    ("said", "words"),
-    [
-        (blamed(replace(SLOW, blame="job", action="fix-job")), "The job's settings are at fault; correct them."),
-        (
-            blamed(replace(SLOW, blame="node", action="retest", confidence=ONCE)),
-            "This node is at fault (seen once); test again before you act.",
-        ),
-        (blamed(LINK), "A link of this node is at fault; repair it."),
-        (blamed(replace(SLOW, blame="node", nodes=("n3", "n4"))), "n[3-4] are at fault."),
-        (blamed(replace(SLOW, blame="node", action="fix-image")), "This node is at fault; correct its settings."),
-        (blamed(LINK, ("n0", "n1")), "A link of n[0-1] is at fault; repair it."),
-        (blamed(replace(LINK, blame="node"), ("n0",)), "n0 is at fault; repair it."),
-    ],
-)
-def test_blame_is_a_sentence_that_names_the_nodes_that_are_known(said: str, words: str) -> None:
-    assert said == words
-
-
-@each_row(("blame", "action"), itertools.product(get_args(Blame), get_args(Action)))
-def test_every_blame_and_action_has_words(blame: Blame, action: Action) -> None:
-    words = blamed(replace(SLOW, blame=blame, action=action))
-    assert "-" not in words.partition(" (")[0]
-    assert (action == "none") is ("; " not in words)
-
-
-@each_row(
-    ("subjects", "said"),
-    [
-        (("n2 rail 5 (mlx5_5:1)",), "The link mlx5_5:1 of n2 is at fault"),
-        (("mlx5_3:1",), "The link mlx5_3:1 of n2 is at fault"),
-        (("rank 5",), "A link of n2 is at fault"),
-        (("mlx5_3:1", "mlx5_4:1"), "A link of n2 is at fault"),
-    ],
-)
-def test_the_link_at_fault_is_named_where_the_finding_names_one(subjects: tuple[str, ...], said: str) -> None:
-    problem = Problem("x.y", fail(subjects[0], "is slow", nodes=("n2",), blame="link"), (), subjects)
-    assert blame_of(problem).startswith(said)
 
 
 def test_what_stops_a_job_comes_before_what_slows_it_and_that_before_risks() -> None:
@@ -107,18 +62,6 @@ def test_one_finding_of_several_subjects_or_nodes_is_one_problem_with_a_folded_l
     for found, wanted in rows:
         report = samples.report(*(samples.verdict(Status.FAIL, each, node=node) for node, each in found))
         assert [(each.subject, each.nodes) for each in digest.problems(report)] == wanted
-
-
-@each_row(
-    ("remedy", "typed"),
-    [
-        ("reset it (`nvidia-smi --gpu-reset -i N`), or reboot.", ["nvidia-smi --gpu-reset -i N"]),
-        ("unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.", ["NCCL_ALGO=allreduce:tree,ring"]),
-        ("look at `numactl` and FOO.", []),
-    ],
-)
-def test_commands_and_settings_of_a_remedy_can_be_copied(remedy: str, typed: list[str]) -> None:
-    assert digest.copyable(remedy) == typed
 
 
 @each_row(

@@ -66,15 +66,6 @@ def test_a_verdict_of_many_words_stays_in_its_column() -> None:
     assert all(line.startswith(" " * first.index("inconclusive")) for line in further)
 
 
-@each_row(
-    ("value", "shown"),
-    [(1.8e-06, "0.000002"), (2.0e-05, "0.000020"), (0.001234, "0.001234"), (0.1356, "0.1356"), (1.2, "1.200"),
-     (483.24, "483.2"), (9999.9, "10000")],
-)  # fmt: skip
-def test_rates_of_a_column_have_one_unit_and_no_exponent(value: float, shown: str) -> None:
-    assert rows.rate(value) == shown
-
-
 def test_another_operation_stands_apart_and_a_precision_that_was_asked_for_above_the_rows() -> None:
     table = rows.table((ROW, ROW, replace(ROW, op="broadcast", redop=None)), 80)
     assert [line.startswith("\n") for line in table] == [False, False, False, True]

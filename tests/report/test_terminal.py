@@ -91,27 +91,6 @@ def test_every_format_for_people_names_the_related_findings(render: Callable[[Re
     assert "mlx5_3:1" not in render(with_findings(replace(finding, related=())))
 
 
-@each_row(
-    ("advisory", "required", "verbose", "named", "not_named"),
-    [
-        (12, (), False, ["unknown a.b0, ", "a.b11", "-v names them"], []),
-        (13, (), False, ["unknown 13 advisory checks"], ["a.b1"]),
-        (13, (), True, ["a.b12"], ["-v names them"]),
-        (2, ("d.e",), False, ["unknown d.e (required) and 2 advisory checks"], ["a.b1"]),
-        (2, ("d.e",), True, ["unknown a.b0, a.b1"], []),
-    ],
-)
-def test_what_one_reason_keeps_from_looking_is_named_up_to_twelve_and_all_of_it_with_v(
-    advisory: int, required: tuple[str, ...], verbose: bool, named: list[str], not_named: list[str]
-) -> None:
-    some = [verdict(Status.UNKNOWN, id=f"a.b{n}", why="not root") for n in range(advisory)]
-    must = [verdict(Status.UNKNOWN, id=each, why="not root", required=True) for each in required]
-    made = report(*some, *must, verdict(Status.PASS, id="a.c"), status=Status.UNKNOWN)
-    shown = " ".join(as_text.render(made, verbose=verbose, width=400).split())
-    assert [words for words in named if words not in shown] == []
-    assert [words for words in not_named if words in shown] == []
-
-
 def test_a_verdict_has_its_colour_and_a_pass_that_nothing_judged_has_that_of_what_was_skipped() -> None:
     unjudged = replace(ROW, status="unjudged", expectation=None)
     for changes, colour in (({}, "pass"), ({"measurements": (unjudged,)}, "skip"), ({"status": Status.FAIL}, "fail")):
