@@ -10,7 +10,7 @@ from itertools import groupby, product
 from pathlib import Path
 from unittest import mock
 
-from expect import test_bound, test_judged_logs, test_topology_file
+from expect import test_bound, test_judged_logs, test_nccl_tests, test_topology_file
 from expect.boxes import (
     A100,
     ALPS,
@@ -53,6 +53,7 @@ from ncclprobe.model.measurement import Expectation, Retest, TimeStats
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
+from ncclprobe.nccl_tests import parse_text
 from tests import nccl_inputs, test_choices, test_topology
 
 Rows = Iterator[tuple[str, object]]
@@ -354,6 +355,24 @@ def _path_inputs() -> Rows:
         )
 
 
+def _table_inputs() -> Rows:
+    """All that is read of each text of nccl-tests: rows, fingerprint, settings, networks, errors."""
+    more = {
+        "EFA": "NET/OFI Selected provider is efa, fabric is efa (found 4 nics)\n",
+        "FasTrak": "n0:1:1 [0] NCCL INFO Using network FasTrak\n",
+        "a setting": "export NCCL_ALGO=Ring\n$ NCCL_PROTO=LL mpirun -np 8 ./all_reduce_perf -b 8\n",
+    }
+    made = {
+        name: test_nccl_tests.HEAD + line + test_nccl_tests.NEW + test_nccl_tests.ALL_REDUCE
+        for name, line in more.items()
+    }
+    for name, text in {**{name: text for name, (text, _) in test_nccl_tests.TEXTS.items()}, **made}.items():
+        try:
+            yield name, parse_text(text, "log")
+        except NcclprobeError as refused:
+            yield name, str(refused)
+
+
 def _captured_inputs() -> Rows:
     """Of captured nodes: what runs and copies on them should reach, what settings cost, and unlike nodes together."""
     nodes = {path.stem: test_bound.snapshot(path.stem).facts for path in CAPTURES if path.parent.name != "sick"}
@@ -442,6 +461,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "weighed": _weighed_inputs,
     "verdicts": _verdict_inputs,
     "logs": _log_inputs,
+    "tables": _table_inputs,
     "captured": _captured_inputs,
     "recognised": _recognised_inputs,
     "paths": _path_inputs,

@@ -148,18 +148,12 @@ def test_a_table_is_read(text: str, wanted: str) -> None:
     assert read(text) == wanted
 
 
-def test_a_row_has_what_was_printed_and_the_rows_of_nothing_count_in_the_average_of_the_summary() -> None:
+def test_the_rows_of_nothing_count_in_the_average_and_a_row_of_one_rank_has_its_time() -> None:
+    """All that is read of a row is in tests/data/command_values/tables.txt."""
     (run,) = parse_text(HEAD + NEW + NOTHING + ALL_REDUCE, "log")
-    out, within = run.rows
-    assert (out.nbytes, out.count, out.dtype, out.redop, out.backend) == (1 << 26, 1 << 24, "float32", "sum", "nccl")
-    assert (out.time_us.mean, within.algbw_GBps) == (1090.5, pytest.approx(61.94, rel=1e-3))
-    assert run.fingerprint is not None
-    assert run.fingerprint.machine == {"gpu": "4 x NVIDIA H100"}
     assert (len(run.rows), run.log.empty) == (2, 2)
     assert not [*average(run.rows, 54.02, run.log.empty)]
     assert [*average(run.rows, 108.04, run.log.empty)]
-    (spent,) = parse_text(HEAD + SPENT + ALL_REDUCE.replace("1090.5", "9.1"), "log")
-    assert (spent.rows[0].issue_us, spent.rows[0].time_us.mean) == (9.1, pytest.approx(1090.5, rel=1e-3))
     (alone,) = parse_text(ONE_RANK, "x")  # whose bandwidth has one digit
     assert [row.time_us.mean for row in alone.rows if row.place == "in"] == [0.44, 1.25]
 
