@@ -209,15 +209,9 @@ def test_numbers_are_written_as_the_kernel_writes_them() -> None:
 def report(name: str) -> Report:
     seen = snapshot(name)
     return Report(
-        tool=Tool("ncclprobe", "0"),
-        started="2026-11-21T00:00:00+00:00",
-        duration_s=0.0,
-        command="ncclprobe doctor",
-        status=Status.PASS,
-        exit_code=0,
-        topology={seen.node: layout(seen)},
-        choices={seen.node: choose(seen)},
-    )
+        tool=Tool("ncclprobe", "0"), started="2026-11-21T00:00:00+00:00", duration_s=0.0, command="ncclprobe doctor",
+        status=Status.PASS, exit_code=0, topology={seen.node: layout(seen)}, choices={seen.node: choose(seen)},
+    )  # fmt: skip
 
 
 @every_capture

@@ -25,24 +25,10 @@ from ncclprobe.model.values import replace
 
 LATEST: NcclVersion = (2, 30, 7)
 H100 = NodeSystem(
-    name="H100",
-    gpu="NVIDIA H100 80GB HBM3",
-    compute_capability=90,
-    gpus=8,
-    nvlinks=18,
-    nvlink_GBps=20.6,
-    fabric="nvswitch",
-    domain_gpus=8,
-    nvls=True,
-    pcie_GBps=48,
-    processor="spr",
-    sockets=2,
-    nics=8,
-    nic_gbps=400,
-    network="ib",
-    gdr=True,
-    source="src/graph/topo.h (v2.30.7)",
-)
+    name="H100", gpu="NVIDIA H100 80GB HBM3", compute_capability=90, gpus=8, nvlinks=18, nvlink_GBps=20.6,
+    fabric="nvswitch", domain_gpus=8, nvls=True, pcie_GBps=48, processor="spr", sockets=2, nics=8, nic_gbps=400,
+    network="ib", gdr=True, source="src/graph/topo.h (v2.30.7)",
+)  # fmt: skip
 AMPERE = {"compute_capability": 80, "nvlinks": 12, "nvlink_GBps": 20.0, "nvls": False, "pcie_GBps": 24}
 A100 = replace(H100, name="A100", gpu="NVIDIA A100-SXM4-40GB", processor="amd", nic_gbps=200, **AMPERE)
 B200 = replace(H100, name="B200", gpu="NVIDIA B200", compute_capability=100, nvlink_GBps=40.1)

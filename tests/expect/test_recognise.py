@@ -34,16 +34,10 @@ def ideal(machine: MachineType) -> MachineFacts:
     """Return what a machine of this type shows when nothing is wrong with it."""
     match, links = machine.match, machine.links
     return MachineFacts(
-        cloud=match.cloud,
-        vendor=match.vendor or ("Some Vendor" if match.elsewhere else ""),
-        product=match.products[0] if match.products else "",
-        cpu=" ".join(match.cpus[:1]),
-        gpu_names=match.gpu_names[:1],
-        gpus=links.gpus,
-        nvlinks=links.nvlinks,
-        nics=links.nics,
-        nic_gbps=links.nic_gbps,
-    )
+        cloud=match.cloud, vendor=match.vendor or ("Some Vendor" if match.elsewhere else ""),
+        product=match.products[0] if match.products else "", cpu=" ".join(match.cpus[:1]),
+        gpu_names=match.gpu_names[:1], gpus=links.gpus, nvlinks=links.nvlinks, nics=links.nics, nic_gbps=links.nic_gbps,
+    )  # fmt: skip
 
 
 def of(name: str) -> Recognised:
