@@ -37,10 +37,8 @@ SYS = "/sys/class/infiniband"
 ANSWERS: dict[Question, Any] = {
     ("uname",): {"node": "blade-017", "hostname": "blade-017", "release": "6.8.0.10", "machine": "x86_64"},
     ("env",): ENV,
-    (
-        "read",
-        "/etc/hosts",
-    ): "127.0.0.1 localhost\n10.20.0.7 blade-017.rack7.example.org blade-017\n10.20.0.9 store1 ib0\n",
+    ("read", "/etc/hosts"): "127.0.0.1 localhost\n10.20.0.7 blade-017.rack7.example.org blade-017\n"
+    "10.20.0.9 store1 ib0\n",
     ("read", "/etc/resolv.conf"): "search rack7.example.org\nnameserver 10.20.255.53\n",
     ("read", "/etc/nsswitch.conf"): "hosts: files dns\n",
     ("read", "/proc/sys/kernel/random/boot_id"): f"{UUID[::-1]}\n",
@@ -67,10 +65,8 @@ ANSWERS: dict[Question, Any] = {
     ("read", f"{SYS}/mlx5_0/fw_ver"): "20.43.1014\n",
     ("read", "/proc/net/route"): "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
     "ib0\t0000140A\t00000000\t0001\t0\t0\t0\t0000FFFF\nib0\t00000000\t0100140A\t0003\t0\t0\t0\t00000000\n",
-    (
-        "read",
-        "/proc/net/ipv6_route",
-    ): f"fd123456{'0' * 24} 40 {'0' * 32} 00 {'0' * 32} 00000100 00000001 0 00000001 ib0\n",
+    ("read", "/proc/net/ipv6_route"): f"fd123456{'0' * 24} 40 {'0' * 32} 00 {'0' * 32} 00000100 00000001 0 "
+    "00000001 ib0\n",
     ("read", "/etc/os-release"): 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
     ("lines", "/proc/net/tcp", LISTENING): "  sl  local_address rem_address   st\n"
     "   0: 0700140A:07E8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1674 1 0\n",

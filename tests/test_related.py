@@ -25,45 +25,44 @@ def verdict(check: str, node: str | None, *findings: Finding) -> Verdict:
     return Verdict(name, node, Status.FAIL, "", findings=findings, part=part)
 
 
-def causes(*others: Verdict, symptom: Finding = SLOW, unused: dict[str, frozenset[str]] | None = None) -> list[str]:
-    found = relate([verdict("run.bandwidth", None, symptom), *others], CHECKS, unused or {})
-    return [f"{each.id} {each.subject}" for each in found[0].findings[0].related]
+LATE = replace(warn("rank 5", "comes late"), nodes=("n1",))
+QUOTAS = [verdict("host.cpu/cpu-quota", node, warn(f"cpu.max of {node}", "too little")) for node in ("n0", "n1")]
+SETTING = verdict("run.settings", None, fail("NCCL_PROTO", "differs"))
 
 
-def test_a_setting_and_a_link_that_slow_transfers_are_named_beside_a_slow_row() -> None:
-    others = (
-        verdict("env.forced-algo", "n0", warn("NCCL_ALGO", "is Tree")),
-        verdict("sync.network/mtu", None, replace(warn("eth0", "differs"), nodes=("n1",))),
-        verdict("pci.link/gpu-width", "n1", fail("GPU3", "x8 of x16")),
-    )
-    assert causes(*others) == ["pci.link GPU3", "env.forced-algo NCCL_ALGO", "sync.network eth0"]
-
-
-def test_what_slows_nothing_and_what_the_run_did_not_use_is_no_reason() -> None:
-    others = (
-        verdict("host.timesync", "n0", warn("clock", "no service")),
-        verdict("ib.state", "n0", fail("mlx5_9:1", "is DOWN")),
-        verdict("ib.rate", "n0", note("mlx5_0:1", "for information")),
-    )
-    assert causes(*others, unused={"n0": frozenset({"mlx5_9:1"})}) == []
-
-
-def test_a_symptom_on_one_node_is_not_explained_by_another_node() -> None:
-    late = replace(warn("rank 5", "comes late"), nodes=("n1",))
-    others = [verdict("host.cpu/cpu-quota", node, warn(f"cpu.max of {node}", "too little")) for node in ("n0", "n1")]
-    assert causes(*others, symptom=late) == ["host.cpu cpu.max of n1"]
-
-
-def test_what_is_a_reason_of_the_run_is_named_beside_a_symptom_and_has_none_itself() -> None:
-    differs = verdict("run.settings", None, fail("NCCL_PROTO", "differs"))
-    lost = verdict("run.rank-lost", None, fail("all ranks", "stalled"))
-    found = relate([differs, lost], CHECKS, {})
-    assert [each.findings[0].related for each in found] == [(), (Related("run.settings", "NCCL_PROTO"),)]
-
-
-def test_a_machine_finding_names_no_cause_of_its_own() -> None:
-    found = relate([verdict("ib.rate", "n0", fail("mlx5_0:1", "slow"))], CHECKS, {})
-    assert found[0].findings[0].related == ()
+@each_row(
+    ("symptom", "others", "causes"),
+    [
+        (
+            verdict("run.bandwidth", None, SLOW),
+            [
+                verdict("env.forced-algo", "n0", warn("NCCL_ALGO", "is Tree")),
+                verdict("sync.network/mtu", None, replace(warn("eth0", "differs"), nodes=("n1",))),
+                verdict("pci.link/gpu-width", "n1", fail("GPU3", "x8 of x16")),
+            ],
+            ["pci.link GPU3", "env.forced-algo NCCL_ALGO", "sync.network eth0"],
+        ),
+        (  # what slows nothing, and what the run did not use
+            verdict("run.bandwidth", None, SLOW),
+            [
+                verdict("host.timesync", "n0", warn("clock", "no service")),
+                verdict("ib.state", "n0", fail("mlx5_9:1", "is DOWN")),
+                verdict("ib.rate", "n0", note("mlx5_0:1", "for information")),
+            ],
+            [],
+        ),
+        # A symptom on one node is not explained by another node.
+        (verdict("run.bandwidth", None, LATE), QUOTAS, ["host.cpu cpu.max of n1"]),
+        (verdict("run.rank-lost", None, fail("all ranks", "stalled")), [SETTING], ["run.settings NCCL_PROTO"]),
+        (SETTING, [verdict("run.rank-lost", None, fail("all ranks", "stalled"))], []),
+        (verdict("ib.rate", "n0", fail("mlx5_0:1", "slow")), [], []),  # a machine's own names none
+    ],
+)
+def test_what_slows_transfers_is_named_beside_a_symptom(
+    symptom: Verdict, others: list[Verdict], causes: list[str]
+) -> None:
+    found = relate([symptom, *others], CHECKS, {"n0": frozenset({"mlx5_9:1"})})
+    assert [f"{each.id} {each.subject}" for each in found[0].findings[0].related] == causes
 
 
 @each_row(

@@ -20,9 +20,9 @@ every_plant = each_row("plant", PLANTS, ids=lambda plant: plant.name)
 every_capture = each_row("path", CAPTURES, ids=lambda path: path.stem)
 
 
-def above_a_note(name: str) -> set[str]:
-    """The findings of a sick machine that change a status."""
-    found = findings.findings(sick.CAPTURES / f"{name}.jsonl")
+def above_a_note(path: Path) -> set[str]:
+    """Return the findings of a machine that change a status."""
+    found = findings.findings(path)
     return {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}
 
 
@@ -38,31 +38,20 @@ def test_there_are_many_faults_and_no_capture_of_an_unknown_one() -> None:
     assert len(PLANTS) >= FEWEST
     assert {path.stem for path in sick.CAPTURES.glob("*.jsonl")} == set(sick.PLANTS)
     assert not sick.PLANTS.keys() & zoo.MACHINES.keys()
-
-
-@every_plant
-def test_a_planted_fault_is_found_by_its_check_on_its_subject(plant: Plant) -> None:
-    found = findings.findings(sick.CAPTURES / f"{plant.name}.jsonl")
-    assert plant.finding in [findings.short(rule, finding) for rule, finding in found]
-
-
-@every_plant
-def test_nothing_else_is_found_but_the_consequences_foretold(plant: Plant) -> None:
-    assert above_a_note(plant.name) - {plant.finding} == set(plant.also)
-
-
-@every_capture
-def test_the_findings_of_a_machine_are_those_that_were_read(path: Path) -> None:
-    kept = findings.golden(path).read_text(encoding="utf-8")
-    assert kept == findings.text(path), "run scripts/golden.py, and read the difference"
-
-
-def test_no_list_of_findings_is_left_of_a_machine_that_is_gone() -> None:
     assert {findings.golden(path) for path in CAPTURES} == set(findings.GOLDEN.rglob("*.txt"))
 
 
+@every_plant
+def test_a_planted_fault_is_found_on_its_subject_and_nothing_else_but_the_consequences_foretold(plant: Plant) -> None:
+    found = findings.findings(sick.CAPTURES / f"{plant.name}.jsonl")
+    assert plant.finding in [findings.short(rule, finding) for rule, finding in found]
+    assert above_a_note(sick.CAPTURES / f"{plant.name}.jsonl") - {plant.finding} == set(plant.also)
+
+
 @every_capture
-def test_no_check_breaks_on_a_captured_machine(path: Path) -> None:
+def test_the_findings_of_a_machine_are_those_that_were_read_and_no_check_breaks(path: Path) -> None:
+    kept = findings.golden(path).read_text(encoding="utf-8")
+    assert kept == findings.text(path), "run scripts/golden.py, and read the difference"
     broken = [verdict.why for verdict in findings.judged(path) if "the check itself failed" in verdict.why]
     assert broken == []
 
@@ -82,6 +71,4 @@ def test_no_machine_on_which_nccl_would_not_start_is_ready_for_it() -> None:
 
 @each_row("name", [path.stem for path in CAPTURES if path.parent == zoo.CAPTURES])
 def test_a_healthy_machine_has_no_finding_above_a_note(name: str) -> None:
-    found = findings.findings(zoo.CAPTURES / f"{name}.jsonl")
-    above = {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}
-    assert above == REAL_FINDINGS.get(name, set())
+    assert above_a_note(zoo.CAPTURES / f"{name}.jsonl") == REAL_FINDINGS.get(name, set())

@@ -79,14 +79,37 @@ def test_one_wrong_value_in_a_block_is_named(name: str, variable: str, value: st
     assert any(variable in finding.subject or variable in finding.message for finding in found)
 
 
-def test_what_a_vendor_prescribes_and_is_not_set_costs_nothing_by_itself() -> None:
-    less = {name: value for name, value in settings_of("tcpxo-2026").items() if name != "NCCL_BUFFSIZE"}
-    assert grave("gcp-a3-mega", less) == []
+LESS = {name: value for name, value in settings_of("tcpxo-2026").items() if name != "NCCL_BUFFSIZE"}
+NO_SHARP = {"NCCL_COLLNET_ENABLE": "0"}
 
 
-@each_row("variables", [{"NCCL_NVLS_ENABLE": "0"}, {"NCCL_ALGO": "Ring"}])
-def test_what_one_vendor_prescribes_stays_a_warning_elsewhere(variables: dict[str, str]) -> None:
-    assert [finding.subject for finding in grave("hgx-h100", variables)] == [*variables]
+@each_row(
+    ("like", "cloud", "variables", "subjects"),
+    [
+        ("gcp-a3-mega", "", LESS, []),  # what is prescribed and not set costs nothing by itself
+        # What one vendor prescribes stays a warning elsewhere.
+        ("hgx-h100", "", {"NCCL_NVLS_ENABLE": "0"}, ["NCCL_NVLS_ENABLE"]),
+        ("hgx-h100", "", {"NCCL_ALGO": "Ring"}, ["NCCL_ALGO"]),
+        # One variable of a plugin does not make another network the vendor's.
+        ("hgx-h100", "", {"FI_EFA_USE_DEVICE_RDMA": "0"}, []),
+        ("aws-p4d", "", {"FI_EFA_USE_DEVICE_RDMA": "0"}, ["FI_EFA_USE_DEVICE_RDMA"]),
+        ("hgx-h100", "", {"NCCL_ALGO": "CollnetDirect"}, ["NCCL_ALGO"]),
+        ("hgx-h100", "", {"NCCL_ALGO": "CollnetDirect", "NCCL_COLLNET_ENABLE": "1"}, []),
+        ("hgx-h100", "azure", {"NCCL_MNNVL_ENABLE": "0"}, []),
+        # Who turns SHARP off is not asked to turn it on.
+        ("hgx-h100", "", {**NO_SHARP, "SHARP_COLL_ENABLE_SAT": "0"}, []),
+        ("hgx-h100", "", {**NO_SHARP, "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "1"}, []),
+        ("hgx-h100", "", {**NO_SHARP, "SHARP_COLL_ENABLE_SAT": "1"}, ["NCCL_COLLNET_ENABLE"]),
+        # A cloud makes its vendor's settings right, and one that is missing is no fault.
+        ("hgx-h100", "oracle", {}, []),
+        ("hgx-h100", "oracle", {"NCCL_IB_TC": "106"}, ["NCCL_IB_TC"]),
+        ("hgx-h100", "oracle", {"NCCL_IB_TIMEOUT": "16", "NCCL_IB_TC": "41"}, []),
+    ],
+)
+def test_a_setting_is_held_against_the_vendor_of_the_network(
+    like: str, cloud: str, variables: Mapping[str, str], subjects: list[str]
+) -> None:
+    assert [finding.subject for finding in grave(like, variables, cloud)] == subjects
 
 
 def test_of_two_vendors_at_once_each_wrong_value_is_held_against_its_own() -> None:
@@ -98,28 +121,6 @@ def test_of_two_vendors_at_once_each_wrong_value_is_held_against_its_own() -> No
         "NCCL_IB_TC": "is '106'; Oracle for its RDMA network",
         "NCCL_COLLNET_ENABLE": "is '0'; NVIDIA for SHARP",
     }
-
-
-def test_one_variable_of_a_plugin_does_not_make_another_network_the_vendor_s() -> None:
-    assert grave("hgx-h100", {"FI_EFA_USE_DEVICE_RDMA": "0"}) == []
-    assert [finding.subject for finding in grave("aws-p4d", {"FI_EFA_USE_DEVICE_RDMA": "0"})] != []
-    assert [finding.subject for finding in grave("hgx-h100", {"NCCL_ALGO": "CollnetDirect"})] == ["NCCL_ALGO"]
-    assert grave("hgx-h100", {"NCCL_ALGO": "CollnetDirect", "NCCL_COLLNET_ENABLE": "1"}) == []
-    assert grave("hgx-h100", {"NCCL_MNNVL_ENABLE": "0"}, "azure") == []
-
-
-def test_who_turns_sharp_off_is_not_asked_to_turn_it_on() -> None:
-    assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "0"}) == []
-    assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "1"}) == []
-    half = grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "1"})
-    assert [finding.subject for finding in half] == ["NCCL_COLLNET_ENABLE"]
-
-
-def test_a_cloud_makes_its_vendor_s_settings_right_and_one_that_is_missing_is_no_fault() -> None:
-    slow = {"NCCL_IB_TIMEOUT": "16", "NCCL_IB_TC": "41"}
-    assert grave("hgx-h100", {}, "oracle") == []
-    assert [finding.subject for finding in grave("hgx-h100", {"NCCL_IB_TC": "106"}, "oracle")] == ["NCCL_IB_TC"]
-    assert grave("hgx-h100", slow, "oracle") == []
 
 
 def test_every_vendor_has_a_title_and_a_source() -> None:

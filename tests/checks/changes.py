@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.checks.log import Examples, facts_of
-from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
-from tests.checks.cases import said
+from tests.checks.edges import says
 
 CHANGES = Path(__file__).parents[1] / "data" / "case_changes.txt"
 _LONGEST, _MOST = 30_000, 24
@@ -31,9 +30,7 @@ def changes(rules: Iterable[Check]) -> Iterator[str]:
             for change, changed in chosen(rule, case, cases):
                 if (does := _says(rule, changed)) != before:
                     told.setdefault(does, []).append(change)
-            yield from (
-                f"{rule.key} {name}: {does or 'nothing'} {', '.join(changes)}" for does, changes in told.items()
-            )
+            yield from (f"{rule.key} {name}: {does} {', '.join(changes)}" for does, changes in told.items())
 
 
 def _written(rule: Check, kind: str) -> list[Any]:
@@ -44,12 +41,7 @@ def _written(rule: Check, kind: str) -> list[Any]:
 
 
 def _says(rule: Check, case: Any) -> str:
-    try:
-        return said(rule.run(*facts_of(case, rule.cause.signs if rule.cause else ())))
-    except Unlearned:
-        return "unknown"
-    except Exception:  # noqa: BLE001 - of what no collector makes
-        return "error"
+    return says(rule, facts_of(case, rule.cause.signs if rule.cause else ()))
 
 
 def chosen(rule: Check, case: Any, cases: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -74,7 +74,7 @@ def moved(rules: Iterable[Check], kept: Iterable[str]) -> Iterator[str]:
             continue
         for side in row.split(" | "):
             value, _, must = side.partition(" ")
-            if (does := _says(rule, place.put(_number(value)))) != must:
+            if (does := says(rule, place.put(_number(value)))) != must:
                 yield f"{key}, {name}: {path} = {value}: {does}, not {must}"
 
 
@@ -88,7 +88,8 @@ def _number(text: str) -> Number:
     return text == "True" if text in ("True", "False") else float(text) if set(text) & set(".einf") else int(text)
 
 
-def _says(rule: Check, facts: Facts) -> str:
+def says(rule: Check, facts: Facts) -> str:
+    """Return what `said` writes, or that it finds nothing or cannot judge; empty: no collector makes such facts."""
     try:
         return said(rule.run(*facts)) or "nothing"
     except Unlearned:
@@ -111,7 +112,7 @@ def _found(rule: Check, place: Place) -> Iterator[tuple[tuple[Number, str], tupl
         kind = type(value)
         tried = sorted({kind(value * each) for each in _FACTORS} if value else {kind(each) for each in _FROM_NOTHING})
     with contextlib.suppress(ValueError, TypeError):  # a type that refuses a number has no edge there
-        says = [(each, _says(rule, place.put(each))) for each in tried]
+        says = [(each, says(rule, place.put(each))) for each in tried]
         for low, high in pairwise(says):
             if _differ(low[1], high[1]):
                 yield (low, high) if isinstance(value, bool) else _narrowed(rule, place, low, high)
@@ -125,7 +126,7 @@ def _narrowed(
         middle = (low[0] + high[0]) // 2 if isinstance(place.value, int) else float(f"{(low[0] + high[0]) / 2:.6g}")
         if middle in (low[0], high[0]):
             break
-        answer = _says(rule, place.put(middle))
+        answer = says(rule, place.put(middle))
         low, high = ((middle, answer), high) if answer == low[1] else (low, (middle, answer))
     return low, high
 
