@@ -19,7 +19,6 @@ import pytest
 from launching import ENDLESS, SHORT, Launcher, Process, by_hand, by_mpirun, by_srun, ended, free_port
 
 from ncclprobe.host.run_log import FILE
-from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 
@@ -54,12 +53,6 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     found = Lab(tmp_path)
     yield found
     found.clear()
-
-
-def applied(report: Report) -> dict[str, str]:
-    """The checks of the run that were not skipped; this machine may be busy, and then a rank is late."""
-    own = {v.id: v.status for v in report.checks if v.id.startswith("run.") and v.id != "run.straggler"}
-    return {name: status.value for name, status in own.items() if status is not Status.SKIP}
 
 
 # Each launcher.
@@ -203,13 +196,6 @@ def test_without_rank_zero_the_others_say_so_and_leave(lab: Lab, number: signal.
     processes[0].popen.kill()  # as whoever takes the job down does to one that is stopped
     processes[0].wait()
     assert lab.report().exit_code == 3, "the report that rank 0 wrote first says that the run was cut short"
-
-
-def test_a_rank_that_never_arrives_is_named(lab: Lab) -> None:
-    processes = lab.ranks(by_hand(free_port(), ranks=3), *SHORT, "--phase-timeout", "6")
-    assert [process.wait() for process in processes] == [4, 4]
-    assert [subject for subject, _ in lab.findings("run.init")] == ["rank 2"]
-    assert "pass" not in applied(lab.report()).values()
 
 
 # Signals, and who started the ranks.

@@ -3,16 +3,12 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 from ncclprobe.facts.launcher import detect
-from ncclprobe.facts.run.samples import Attendance, LostRank
-from ncclprobe.model.findings import ExitCode
 from ncclprobe.session.ranks.identity import RankIdentity, identify
 from ncclprobe.session.watchdog.ending import lives, running_siblings, runs
-from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 
 JOB = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
 
@@ -47,20 +43,3 @@ def test_the_ranks_that_run_are_told_from_those_that_ended_or_stand_still_and_fr
         for child in children:
             child.kill()
             child.wait(60)
-
-
-@pytest.mark.parametrize(("rank", "paused_s", "lost"), [(0, 61.0, True), (0, 59.0, False), (1, 61.0, False)])
-def test_rank_0_is_lost_where_the_time_ran_out_because_it_was_stopped_for_longer_than_a_phase(
-    rank: int, paused_s: float, lost: bool
-) -> None:
-    watchdog = Watchdog(of(rank), "h0", Limits(time.monotonic() - 10.0, 60.0), Callbacks(lambda ending: 0))
-    watchdog.set_phase("pairs, round 1: forth")
-    watchdog._note_pause(paused_s)
-    ending = watchdog._reason_to_end(time.monotonic())
-    assert ending
-    if lost:
-        why = "this rank itself was stopped for 61 s, and --timeout ran out"
-        assert ending.attendance == Attendance(4, (LostRank(0, "h0", "pairs, round 1: forth", why),))
-    else:
-        assert (ending.attendance, ending.code) == (None, ExitCode.INCONCLUSIVE)
-        assert f"after it had itself been stopped for {paused_s:.0f} s" in ending.why
