@@ -124,7 +124,7 @@ OPS: dict[str, Op] = {
 """The supported operations by name, in the order in which ``--op all`` runs them.
 
 To add one: a row here, a probe of that name in ``probes/collectives.py``, the least bytes that it moves in
-``nccl/nic_traffic.py``, and a way to break it in ``tests/probes/test_gloo.py``; tests name a missing part.
+``nccl/nic_traffic.py``; tests name a missing part.
 """
 DIRECT_OPS = tuple(op.name for op in OPS.values() if op.direct)
 

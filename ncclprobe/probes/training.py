@@ -28,7 +28,7 @@ from ncclprobe.model.training import AXES, OPERATION, Axis, Collective, Compute,
 from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct
 from ncclprobe.probes import collectives
-from ncclprobe.probes.buffers import Buffers, allocate
+from ncclprobe.probes.buffers import Buffers, allocate, footprint
 from ncclprobe.probes.clock import Clock, time_batch
 from ncclprobe.probes.collectives import BufferView, Call, Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
@@ -239,7 +239,7 @@ def views_of(
         if not shape.nbytes:
             raise UsageError(f"a step's {name} of {units.size(nbytes)} is too little for {ranks} ranks to share")
     largest = max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values())
-    buffers: Buffers = allocate(-(-largest // 512) * 512, getattr(torch, plan.dtype), torch.device(plan.device))
+    buffers: Buffers = allocate(footprint(largest, 0), getattr(torch, plan.dtype), torch.device(plan.device))
     found = {}
     for key, shape in shapes.items():
         place = OPS[key[0]].places[0]
@@ -342,10 +342,8 @@ def _open_group(bench: Bench, grid: Grid, kind: Axis) -> _Group:
     with bench.phase(f"{kind} group"):
         group = dist.new_group(list(members), use_local_synchronization=True)
     place = op.places[0]
-    largest = max(shape.send_bytes, shape.recv_bytes)
-    buffers = allocate(
-        largest * (1 if place == "out" else len(members)), getattr(torch, dtype), torch.device(plan.device)
-    )
+    largest = max(shape.send_bytes, shape.recv_bytes) * (1 if place == "out" else len(members))
+    buffers = allocate(footprint(largest, 0), getattr(torch, dtype), torch.device(plan.device))
     group_rank = members.index(plan.rank)
     send, recv = next(buffers.views(shape, place, group_rank, 1))
     view = BufferView(send, recv, group_rank, len(members), dist.ReduceOp.SUM, group)
