@@ -43,17 +43,21 @@ def test_what_are_no_counters_says_nothing(text: str) -> None:
     assert parse(text, 1.0) is None
 
 
-def test_our_own_work_is_no_interference() -> None:
-    assert processor_disturbance("n0", BEFORE, after(80), [40.0, 40.0]) is None
-    found = processor_disturbance("n0", BEFORE, after(80), [20.0, 20.0])
-    assert found == Disturbance("40% of the processors of n0 were busy with other work", 0.25)
-
-
-def test_a_hypervisor_that_takes_processors_is_said() -> None:
-    found = processor_disturbance("n0", BEFORE, after(20, steal=30.0), [20.0])
-    assert found is not None
-    assert found.what == "30% of the processors of n0 were taken by its hypervisor"
-    assert found.left == pytest.approx(0.4)
+@each_row(
+    ("told", "found"),
+    [
+        ([(80, 0.0, 40.0)] * 2, []),  # our own work is none
+        ([(80, 0.0, 20.0)] * 2, [Disturbance("40% of the processors of n0 were busy with other work", 0.25)]),
+        ([(20, 30.0, 20.0)], [Disturbance("30% of the processors of n0 were taken by its hypervisor", 0.4)]),
+    ],
+)
+def test_what_others_did_with_the_processors_is_told(
+    told: list[tuple[float, float, float]], found: list[Disturbance]
+) -> None:
+    (busy, steal, _), *_ = told
+    seen = processor_disturbance("n0", BEFORE, after(busy, steal), [own for *_, own in told])
+    assert [seen.what] == [each.what for each in found] if seen else not found
+    assert not seen or seen.left == pytest.approx(found[0].left)
 
 
 def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
@@ -62,11 +66,15 @@ def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
     assert found.what == "30% of the processors of n0 were busy with other work"
 
 
+def recorder(*bands: Band) -> Recorder:
+    asked = options([])
+    participants = Participants("single", 8, ("n0",) * 8, "nccl")
+    return Recorder(asked, ask(asked.judging, (), Job(), MEASURED), participants, bands)
+
+
 def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     band = Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
-    asked = options([])
-    question = ask(asked.judging, (), Job(), MEASURED)
-    record = Recorder(asked, question, Participants("single", 8, ("n0",) * 8, "nccl"), (band,))
+    record = recorder(band)
     slow = replace(ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
     for nbytes in (1 << 20, 1 << 22, 1 << 24):
         record.add(replace(slow, nbytes=nbytes))
@@ -91,9 +99,7 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
 def test_a_row_in_which_something_stood_still_says_so_though_its_median_does_not_show_it(
     by_batch: tuple[float, ...], said: list[str]
 ) -> None:
-    asked = options([])
-    question = ask(asked.judging, (), Job(), MEASURED)
-    record = Recorder(asked, question, Participants("single", 8, ("n0",) * 8, "nccl"), ())
+    record = recorder()
     record.add(replace(ROW, iters=20, samples=Samples(by_rank=(100.0,) * 8, by_batch=by_batch)))
     told = [note for note in notes(record.facts()) if "stalled" in note]
     assert len(told) == len(said)
@@ -138,10 +144,7 @@ def test_each_setting_is_named_once_with_its_ranks() -> None:
 
 def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
     band = Band("all_reduce", 1, 1 << 21, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
-    asked = options([])
-    record = Recorder(
-        asked, ask(asked.judging, (), Job(), MEASURED), Participants("none", 8, ("n0",) * 8, "nccl"), (band,)
-    )
+    record = recorder(band)
     record.disturbed(setting_disturbances([{"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}] * 8))
     for busbw, nbytes in ((60.0, 1 << 20), (1000.0, 1 << 20), (60.0, 1 << 24)):
         record.add(replace(ROW, nbytes=nbytes, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(19.8, 20.2)))
