@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 from ncclprobe.commands import COMMANDS
@@ -90,18 +89,6 @@ def test_the_rooms_and_the_arrows_between_them_are_few_enough_to_be_known() -> N
     arrows = {(room(path), other) for path in FILES for other in rooms_imported(path)}
     assert len({room(path) for path in FILES}) <= 31
     assert len(arrows) <= 103
-
-
-def test_files_import_each_other_in_no_circle() -> None:
-    """At import or later, in a function: none of two files can be understood, or moved, without the other."""
-    where = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES}
-    names = {name.removesuffix(".__init__"): imports(path) for path, name in where.items()}
-    of_files = {file: (found & names.keys()) - {file} for file, found in names.items()}
-    for file, found in names.items():  # `from room import file` asks the room for nothing else
-        for package in of_files[file] & {each.rpartition(".")[0] for each in names}:
-            if {each for each in found if each.rpartition(".")[0] == package} <= names.keys():
-                of_files[file] -= {package}
-    TopologicalSorter(of_files).prepare()  # names the circle that it finds
 
 
 def test_each_file_imports_only_what_its_place_allows() -> None:

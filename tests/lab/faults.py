@@ -38,9 +38,9 @@ def filtered(host: Host, *, port: int, peer: Host | None = None) -> Iterator[Non
 
 
 @contextmanager
-def lossy(host: Host, percent: int, *, to: Direction = "out") -> Iterator[None]:
-    """Loses packets at random: 0 to 99 per cent."""
-    with rules(host, [f"numgen random mod 100 < {percent} drop"], to):
+def lossy(host: Host, percent: int) -> Iterator[None]:
+    """Loses packets that come to the host, at random: 0 to 99 per cent."""
+    with rules(host, [f"numgen random mod 100 < {percent} drop"]):
         yield
 
 

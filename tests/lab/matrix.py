@@ -305,6 +305,19 @@ ROWS = (
         ONE_IS_BAD,
     ),
     Row(
+        "one in twenty packets into one node is lost",
+        lambda lab: _use(lab, faults.lossy(lab["n1"], 5)),
+        (Named("path.loss", N1, "into n1", "n1", blame="link", severity="warn"),),
+        WELL,
+    ),
+    Row(
+        "one node's card sends 3 Mbit/s",
+        lambda lab: _use(lab, faults.shaped(lab["n1"], 3)),
+        (Named("path.rate", N1, "out of n1", "n1"),),
+        ONE_IS_BAD,
+        also=("path.loss",),  # a shaper that is full drops packets
+    ),
+    Row(
         "packets of one node's second card leave by its first",
         _leaves_by_the_first,
         (Named("path.route", N1, "leave through eth0", "n1", severity="warn"),),

@@ -9,12 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -49,7 +46,6 @@ class Situation(Struct, frozen=True):
     unshare: tuple[str, ...] = ("--mount",)
     unknown: dict[str, str] = field(default_factory=dict)
     code: int = 0
-    limit_bytes: int = 0
     memory: bool = False
 
 
@@ -68,7 +64,6 @@ SITUATIONS = (
         ("--mount", "--pid", "--fork"),
         unknown=KMSG,
     ),
-    Situation("a cgroup limit of 64 MiB", limit_bytes=64 << 20),
     Situation("ulimit -v of 100 MB", "ulimit -v 100000", unknown={"host.oom": "not asked, for "}, code=3, memory=True),
 )
 
@@ -77,14 +72,11 @@ def doctor(situation: Situation, backend: str) -> "subprocess.CompletedProcess[s
     """Run the doctor in `situation`. Exit code 99: it cannot be had here."""
     own = [sys.executable, "-m", "ncclprobe", "doctor", "--local", "--backend", backend, "--json", "-"]
     words = shlex.join([*situation.become, *own, "--timeout", "40", "--no-color"])
-    with _cgroup(situation.limit_bytes) as enter:
-        lines = [enter, f"cd {shlex.quote(str(ROOT))}", _reachable() if situation.become else "", situation.prepare]
-        script = "\n".join([f"{{ {line}\n}} || exit 99" for line in lines if line] + [f"exec {words}"])
-        variables = {name: value for name, value in os.environ.items() if name not in ("TMPDIR", "HOME")}
-        return subprocess.run(
-            ["unshare", *situation.unshare, "sh", "-c", script],
-            capture_output=True, text=True, timeout=90.0, check=False, env=variables,
-        )  # fmt: skip
+    lines = [f"cd {shlex.quote(str(ROOT))}", _reachable() if situation.become else "", situation.prepare]
+    script = "\n".join([f"{{ {line}\n}} || exit 99" for line in lines if line] + [f"exec {words}"])
+    variables = {name: value for name, value in os.environ.items() if name not in ("TMPDIR", "HOME")}
+    command = ["unshare", *situation.unshare, "sh", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90.0, check=False, env=variables)
 
 
 def _reachable() -> str:
@@ -107,27 +99,6 @@ def _shut(path: Path) -> Path | None:
     """The first folder on the way to `path` that other users may not pass."""
     way = [each for each in (*reversed(path.parents), path) if not each.stat().st_mode & 0o001]
     return way[0] if way else None
-
-
-@contextmanager
-def _cgroup(limit_bytes: int) -> Iterator[str]:
-    """A line of sh that enters a cgroup whose memory is limited; empty without a limit."""
-    if not limit_bytes:
-        yield ""
-        return
-    first = Path("/sys/fs/cgroup/memory")
-    parent, limit = (first, "memory.limit_in_bytes") if first.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
-    folder = parent / f"ncclprobe-test-{uuid4().hex[:8]}"
-    try:
-        folder.mkdir()
-        (folder / limit).write_text(str(limit_bytes))
-    except OSError:
-        yield "false"
-        return
-    try:
-        yield f"echo $$ >{folder}/cgroup.procs"
-    finally:
-        folder.rmdir()
 
 
 def report(situation: Situation, backend: str) -> dict[str, Any]:
