@@ -102,6 +102,20 @@ def _machine_inputs() -> Rows:
             yield f"{nodes} {gpu}, {release}", (graphs(system, shape, release), costs)
 
 
+def _graph_inputs() -> Rows:
+    """What NCCL's search finds on machines with one part another, by release, or why it is not guessed."""
+    cube, few = replace(V100, fabric="cube-mesh"), replace(V100, gpus=4, fabric="mesh")
+    odd = (cube, few, replace(few, nvlinks=4), replace(few, nvlinks=5), replace(A100, fabric="mesh", gpus=6),
+           replace(H100, nics=32, nic_gbps=100), replace(H100, nvls=False), replace(PLAIN, processor="amd"),
+           replace(SOCKETS, nics=4, nic_gbps=10), replace(PLAIN, processor="bdw", gpus=8, nics=1))  # fmt: skip
+    for number, system in enumerate((*_ALL, *odd)):
+        for gpus in dict.fromkeys(((system.gpus,), (system.gpus,) * 2, (system.gpus, 1), (3,), (2, 2, 2))):
+            for release in ((2, 18, 3), (2, 23, 4), (2, 30, 7)):
+                found = graphs(system, Shape(gpus), release)
+                told = found.why.replace(" ", "_") if isinstance(found, Absent) else found
+                yield f"{number} {system.name} {gpus} {release}", told
+
+
 def _copy_inputs() -> Rows:
     """What copies reach: of each slot, between GPUs, to each Grace, and over the NVLinks of each type of machine."""
     for generation, width in product((1, 2, 3, 4, 5, 6), (4, 8, 16)):
@@ -455,6 +469,7 @@ def _assumed_inputs() -> Rows:
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "machines": _machine_inputs,
+    "graphs": _graph_inputs,
     "copies": _copy_inputs,
     "sockets": _socket_inputs,
     "network": _network_inputs,

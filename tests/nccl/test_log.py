@@ -168,14 +168,12 @@ def nodes(expected: str | None = "eth0", below: Any = None, **counts: Count | Ab
 @each_row(
     ("seen", "nbytes", "named"),
     [
-        (nodes(eth0=both(70 * MIB), eth1=IDLE), 64 * MIB, []),
         # A NIC that moved what another was to is named, unless that one moved a tenth.
         ([node("a", eth0=both(6 * MIB), eth1=BUSY), node("b", eth0=BUSY, eth1=IDLE)], 64 * MIB, ["a eth1"]),
         ([node("a", eth0=both(7 * MIB), eth1=BUSY), node("b", eth0=BUSY, eth1=IDLE)], 64 * MIB, []),
         # Storage traffic beside the expected bytes names nobody.
         *((nodes(eth0=BUSY, eth1=busy), 64 * MIB, []) for busy in (Count(0, 900 * MIB), Count(900 * MIB, 0))),
         (nodes("bond0", BOND, bond0=BUSY, eth0=both(33 * MIB), eth1=both(33 * MIB)), 64 * MIB, []),
-        (nodes(eth0=UNREAD, eth1=Count(20 * MIB, 0)), 64 * MIB, []),
         (nodes(None, eth0=IDLE, eth1=BUSY), 64 * MIB, []),  # nobody knows what was expected
         (nodes(eth0=IDLE, eth1=both(100_000)), 50_000, []),  # too small to tell from the noise
     ],
