@@ -74,14 +74,9 @@ def test_no_format_goes_to_a_file_that_the_lists_of_nodes_take(tmp_path: Path, c
 def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
     launchers = ("NCCL", "SLURM", "OMPI", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
-    return subprocess.run(
-        [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT)},
-    )
+    line = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", *argv]
+    env = {**kept, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=folder, env=env)
 
 
 def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:

@@ -55,48 +55,28 @@ def test_every_row_makes_sense_and_its_default_is_in_its_range(row: Parameter) -
         assert nearest(row.name) is None
 
 
-@each_row(
-    ("name", "low", "high"),
-    [
-        ("NCCL_IB_TC", -1, 255),
-        ("NCCL_IB_GID_INDEX", -1, None),
-        ("NCCL_IB_DISABLE", None, None),
-        ("NCCL_NSOCKS_PERTHREAD", -2, None),
-        ("MASTER_PORT", 1, 65535),
-    ],
-)
-def test_a_range_is_what_the_source_says_and_no_narrower(name: str, low: int | None, high: int | None) -> None:
-    assert (table()[name].low, table()[name].high) == (low, high)
+READ: dict[str, dict[str, object]] = {
+    "NCCL_IB_TC": {"low": -1, "high": 255},
+    "NCCL_IB_GID_INDEX": {"low": -1, "high": None},
+    "NCCL_IB_DISABLE": {"low": None, "high": None, "words": (), "any_case": False},
+    "NCCL_NSOCKS_PERTHREAD": {"low": -2, "high": None},
+    "MASTER_PORT": {"low": 1, "high": 65535},
+    "NCCL_SOCKET_FAMILY": {"words": ("AF_INET", "AF_INET6"), "any_case": False},
+    "NCCL_SET_THREAD_NAME": {"words": ("0", "1", "T", "F", "TRUE", "FALSE"), "any_case": True},
+    "NCCL_DEBUG": {"words": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"), "any_case": True},
+    "NCCL_IB_GDR_LEVEL": {"gone": (2, 4, 0), "instead": "NCCL_NET_GDR_LEVEL"},
+    "NCCL_MNNVL": {"gone": (2, 21, 0), "instead": "NCCL_MNNVL_ENABLE"},
+    "NCCL_ASYNC_ERROR_HANDLING": {"gone": None, "instead": "TORCH_NCCL_ASYNC_ERROR_HANDLING"},
+    "NCCL_MAX_NCHANNELS": {"gone": None, "instead": "NCCL_MAX_CTAS"},
+    "TORCH_NCCL_BLOCKING_WAIT": {"gone": None, "instead": ""},
+}
 
 
-@each_row(
-    ("name", "words", "any_case"),
-    [
-        ("NCCL_SOCKET_FAMILY", ("AF_INET", "AF_INET6"), False),
-        ("NCCL_DEBUG", ("VERSION", "WARN", "INFO", "ABORT", "TRACE"), True),
-        ("NCCL_SET_THREAD_NAME", ("0", "1", "T", "F", "TRUE", "FALSE"), True),
-        ("TORCH_NCCL_BLOCKING_WAIT", ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"), True),
-        ("NCCL_IB_DISABLE", (), False),
-    ],
-)
-def test_words_are_listed_where_words_are_read(name: str, words: tuple[str, ...], any_case: bool) -> None:
-    assert (table()[name].words, table()[name].any_case) == (words, any_case)
+@each_row(("name", "wanted"), READ.items())
+def test_ranges_words_and_successors_are_what_the_source_says(name: str, wanted: dict[str, object]) -> None:
+    assert {each: getattr(table()[name], each) for each in wanted} == wanted
     for level in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
         assert all(read_level(word) == word for word in table()[level].words)
-
-
-@each_row(
-    ("name", "gone", "instead"),
-    [
-        ("NCCL_IB_GDR_LEVEL", (2, 4, 0), "NCCL_NET_GDR_LEVEL"),
-        ("NCCL_MNNVL", (2, 21, 0), "NCCL_MNNVL_ENABLE"),
-        ("NCCL_ASYNC_ERROR_HANDLING", None, "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ("NCCL_MAX_NCHANNELS", None, "NCCL_MAX_CTAS"),
-        ("TORCH_NCCL_BLOCKING_WAIT", None, ""),
-    ],
-)
-def test_a_name_is_gone_replaced_or_neither(name: str, gone: tuple[int, int, int] | None, instead: str) -> None:
-    assert (table()[name].gone, table()[name].instead) == (gone, instead)
 
 
 def test_a_name_of_ours_or_a_misspelt_one_is_recognised_and_one_of_somebody_else_is_not() -> None:
