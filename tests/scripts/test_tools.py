@@ -1,6 +1,5 @@
 """Scripts: counts of calls, the environment, the oracle, fuzzing, planted faults, and the first hour on a GPU."""
 
-import ast
 import json
 import os
 import random
@@ -28,7 +27,7 @@ from child import run
 
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import Collector, discover
-from tests.each_row import each_row, some
+from tests.each_row import each_row
 
 KEPT = json.loads(calls.KEPT.read_text())
 CACHE = Path(os.environ.get("NCCLPROBE_ORACLE") or Path.home() / ".cache" / "ncclprobe" / "oracle")
@@ -141,14 +140,6 @@ def test_each_kind_of_fault_changes_one_expression(old: str, tmp_path: Path, mon
     assert [fault.old for fault in mutate.faults_of(path)] == ["77"]
 
 
-@pytest.mark.slow
-def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
-    for fault in some(mutate.drawn(20, 5)):
-        data = (Path(mutate.__file__).parents[1] / fault.path).read_bytes()
-        planted = data[: fault.begin] + fault.new.encode() + data[fault.end :]
-        assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(data)), mutate.described(fault)
-
-
 MODULE = "def f():\n    return [g() for _ in 'a']\n\ndef g():\n    return 70\n\ndef h(most=80):\n    return most + 90\n"
 TESTS = """
 from ncclprobe.one import f, g, h
@@ -189,50 +180,31 @@ gpu_stages.__path__.append({folder!r})
 import gpu_hour
 gpu_hour._MARGIN_S = 0.5
 gpu_hour.STAGES = {{
-    1: gpu_hour.Stage("breaks", "breaking", 20.0),
-    2: gpu_hour.Stage("hangs", "hanging", 9.0),
-    3: gpu_hour.Stage("works", "working", 20.0),
+    1: gpu_hour.Stage("hangs", "hanging", 9.0),
+    2: gpu_hour.Stage("works", "working", 20.0),
 }}
 sys.exit(gpu_hour.main())
 """
 HEAD = """
-import signal, subprocess, sys, time
+import signal, subprocess, time
 from gpu_stages.steps import Outcome, Refused
 REPLACED, NOT_RUN = ("a GPU by nothing",), ("everything",)
-def write(context, folder, *words):
+def write(context, folder):
     with (folder / "played").open("a") as stream:
         stream.write(".")
-    return Outcome({"words": " ".join(words)})
-"""
-STAGES = {
-    "breaking": """
-def run_steps(context, log):
-    log.run("first", write, "a", "b")
-    sys.exit("no more of this")
-""",
-    "hanging": """
+    return Outcome({}, ("7 is not 8",))
 def wait(context, folder):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     (folder / "pid").write_text(str(child.pid))
     time.sleep(1000)
-def run_steps(context, log):
-    log.run("before", write, least_s=0.1)
-    log.run("for ever", wait, least_s=0.1)
-""",
-    "working": """
-def differ(context, folder):
-    return Outcome({"seen": 7}, ("7 is not 8",))
 def refuse(context, folder):
     raise Refused("there is no such thing here")
-def fail(context, folder):
-    return {}["nothing"]
 def run_steps(context, log):
-    log.run("differs", differ)
-    log.run("refuses", refuse)
-    log.run("fails", fail)
-    log.run("goes on", write)
-""",
+"""
+STAGES = {
+    "hanging": '    log.run("before", write)\n    log.run("for ever", wait, least_s=0.1)\n',
+    "working": '    log.run("differs", write)\n    log.run("refuses", refuse)\n',
 }
 
 
@@ -251,33 +223,26 @@ def statuses(stage: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next_and_none_is_played_twice(tmp_path: Path) -> None:
-    """Three stages of our own, of which one breaks and one hangs."""
+def test_a_stage_that_hangs_does_not_stop_the_next_and_none_is_played_twice(tmp_path: Path) -> None:
+    """Two stages of our own."""
     for name, text in STAGES.items():
         (tmp_path / f"{name}.py").write_text(HEAD + text)
     driver, out = tmp_path / "driver.py", tmp_path / "out"
     driver.write_text(DRIVER.format(scripts=str(SCRIPTS), folder=str(tmp_path)))
     done = hour(out, program=driver)
     assert done.returncode == 1, done.stderr
-    one, two, three = (summary(out / f"stage{number}") for number in (1, 2, 3))
-    assert statuses(one) == {"first": "good"}
-    assert "exit 1" in one["ended"]
-    assert "no more of this" in one["ended"]
-    assert statuses(two) == {"before": "good"}
-    assert "was killed at its deadline after 9." in two["ended"]
-    assert two["ended"].endswith("in step 'for ever'; 1 processes were left and killed")
-    left = int((out / "stage2" / "for ever" / "pid").read_text())
+    one, two = (summary(out / f"stage{number}") for number in (1, 2))
+    assert "was killed at its deadline after 9." in one["ended"]
+    assert one["ended"].endswith("in step 'for ever'; 1 processes were left and killed")
+    left = int((out / "stage1" / "for ever" / "pid").read_text())
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
-    assert statuses(three) == {"differs": "bad", "refuses": "refused", "fails": "failed", "goes on": "good"}
-    assert three["ended"] == ""
+    assert (statuses(two), two["ended"]) == ({"differs": "bad", "refuses": "refused"}, "")
     text = (out / "summary.md").read_text()
     told = ("rehearsed without a GPU", "a GPU by nothing", "Not run here", "7 is not 8", "there is no such thing here")
-    assert [words for words in (*told, "KeyError", "| 3. works |") if words not in text] == []
-
-    again = hour(out, "--stage", "1,3", program=driver)
-    assert "stage 3: finished earlier" in again.stdout
-    assert [(out / at / "played").read_text() for at in ("stage3/goes on", "stage1/first")] == [".", "."]
-    assert again.returncode == 1  # stage 1 broke again
+    assert [words for words in told if words not in text] == []
+    again = hour(out, "--stage", "2", program=driver)
+    assert "stage 2: finished earlier" in again.stdout
+    assert (out / "stage2" / "differs" / "played").read_text() == "."
 
 
 @pytest.mark.slow
