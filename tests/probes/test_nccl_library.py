@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.probes import nccl_library
 from ncclprobe.probes.nccl_library import LoadedNccl
 from tests.each_row import each_row
 
@@ -44,31 +45,16 @@ def ask(*libraries: Path, preload: Path | None = None) -> list[str] | None:
     return found
 
 
-def test_the_library_that_is_mapped_is_named_with_its_path_beside_what_torch_was_compiled_with(tmp_path: Path) -> None:
-    nccl = build(tmp_path / "site", "libnccl.so.2", NCCL % 23007)
-    caller = build(tmp_path / "torch", "libcaller.so", CALLER, nccl)
-    said = f"NCCL 2.30.7 is loaded, from {nccl}; torch was compiled with 2.29.7"
-    assert ask(caller) == ["2.30.7", str(nccl), said]
-
-
-def test_a_preloaded_library_is_the_one_that_is_called(tmp_path: Path) -> None:
+def test_the_library_that_is_called_is_named_with_its_path_beside_what_torch_was_compiled_with(tmp_path: Path) -> None:
     wheel = build(tmp_path / "wheel", "libnccl.so.2", NCCL % 22907)
-    other = build(tmp_path / "other", "libnccl.so.2", NCCL % 22809)
-    caller = build(tmp_path / "torch", "libcaller.so", CALLER, wheel)
-    assert (ask(caller, preload=other) or [])[:2] == ["2.28.9", str(other)]
-    assert ask(caller) == ["2.29.7", str(wheel), ""]
-
-
-def test_another_copy_in_the_process_is_not_mistaken_for_torchs(tmp_path: Path) -> None:
-    wheel = build(tmp_path / "wheel", "libnccl.so.2", NCCL % 22907)
+    newer = build(tmp_path / "newer", "libnccl.so.2", NCCL % 23007)
     others = build(tmp_path / "others", "libnccl-of-others.so", NCCL % 21903)
     caller = build(tmp_path / "torch", "libcaller.so", CALLER, wheel)
-    assert ask(others, caller) == ["2.29.7", str(wheel), ""]
-
-
-def test_nccl_inside_torchs_own_library_is_named_by_it(tmp_path: Path) -> None:
-    caller = build(tmp_path / "torch", "libcaller.so", f"{NCCL % 22705}\n{CALLER}")
-    assert (ask(caller) or [])[:2] == ["2.27.5", str(caller)]
+    inside = build(tmp_path / "inside", "libcaller.so", f"{NCCL % 22705}\n{CALLER}")
+    assert ask(others, caller) == ["2.29.7", str(wheel), ""], "another copy is not mistaken for it"
+    said = f"NCCL 2.30.7 is loaded, from {newer}; torch was compiled with 2.29.7"
+    assert ask(caller, preload=newer) == ["2.30.7", str(newer), said]
+    assert (ask(inside) or [])[:2] == ["2.27.5", str(inside)]
 
 
 @each_row("source", ["int other;", "int ncclGetVersion(int *version) { return 3; }"])
@@ -77,5 +63,13 @@ def test_a_library_that_does_not_tell_is_no_answer(source: str, tmp_path: Path) 
     assert ask() is None
 
 
-def test_nothing_is_said_where_they_agree() -> None:
-    assert LoadedNccl((2, 29, 7), "", (2, 29, 7)).note == ""
+@each_row(("available", "found"), [(False, None), (True, LoadedNccl((2, 29, 7), "", (2, 29, 7)))])
+def test_a_torch_without_nccl_has_none_and_one_whose_loader_does_not_tell_has_its_own(
+    available: bool, found: LoadedNccl | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: available)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
+    monkeypatch.setattr(nccl_library, "called_by", lambda library, compiled: None)
+    assert nccl_library.loaded.__wrapped__() == found
+    assert found is None or found.note == ""

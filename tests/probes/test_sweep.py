@@ -1,6 +1,5 @@
 """The sweep in one process: its steps on torch's fake group."""
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -222,36 +221,25 @@ def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
     assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [KiB, KiB]
 
 
-SMALL = "MemAvailable: 1024 kB\n"
-
-
 @each_row(
-    ("changes", "others", "available", "words"),
+    ("changes", "others", "words"),
     [
-        ({}, 1 << 20, None, r"^1 TiB: two buffers need 2 TiB .* only 1 MiB free; .* \(-b and -e\)$"),
+        ({}, 1 << 20, r"^1 TiB: two buffers need 2 TiB .* only 1 MiB free; .* \(-b and -e\)$"),
         # A GPU is named with its rank, and with how to find who holds it.
-        ({"backend": "nccl"}, 1 << 20, None, r"rank 1 has only 1 MiB free without what NCCL .* nvidia-smi --query-c"),
-        ({"sizes": (256 * KiB,), "ranks": 4}, None, SMALL, "256 KiB free"),  # ranks of one host share its memory
-        ({"sizes": (256 * KiB,), "ranks": 4, "nodes": 2}, None, SMALL, None),
-        ({"sizes": (256 * KiB,), "device": "cuda:0"}, None, SMALL, None),
+        ({"backend": "nccl"}, 1 << 20, r"rank 1 has only 1 MiB free without what NCCL .* nvidia-smi --query-c"),
+        # Ranks of one host share its memory.
+        ({"sizes": (64 << 20,), "footprint_bytes": 8, "ranks": 4}, None, "need 128 MiB .* has only 128 MiB free"),
+        ({"sizes": (64 << 20,), "footprint_bytes": 8, "ranks": 4, "nodes": 4}, None, None),
     ],
 )
 def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken(
-    changes: dict[str, Any], others: object, available: str | None, words: str | None, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], others: object, words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "device" in changes:
-        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-        monkeypatch.setattr("ncclprobe.probes.sweep.free_bytes", lambda device, host: 1 << 19)
-        monkeypatch.setattr("ncclprobe.probes.sweep.allocate", raising(LookupError, "there is room"))
-    host = Replay({("read", "/proc/meminfo"): available}) if available else ROOMY
+    monkeypatch.setattr(sweep, "allocate", raising(LookupError, "there is room"))
     made = plan(**{"sizes": (1 << 40,), **changes})
-    rows = run(made, Alone(made.ranks, others), lambda phase: None, host=host)
-    if words is None:
-        with pytest.raises(LookupError) if "device" in changes else contextlib.nullcontext():
-            next(rows)
-        return
-    with pytest.raises(UsageError, match=words):
-        next(rows)
+    host = Replay({("read", "/proc/meminfo"): f"MemAvailable: {(512 << 10) - 4} kB\n"})
+    with pytest.raises(UsageError if words else LookupError, match=words or "there is room"):
+        next(run(made, Alone(made.ranks, others), lambda phase: None, host=host))
 
 
 @each_row(
