@@ -153,6 +153,8 @@ def _forms_inputs(folder: Path) -> Rows:
         path = _written(folder, name, report)
         for form in FORMS:
             yield f"{name} {form}", ["report", path, *form.split()]
+    for option in ("-v", "-q"):
+        yield f"two {option}", ["report", str(folder / "healthy.json"), str(folder / "sick.json"), option]
     for one, other in (("sweep", "whole"), ("whole", "sweep"), ("sick", "day"), ("fleet", "sick")):
         argv = ["compare", str(folder / f"{one}.json"), str(folder / f"{other}.json")]
         yield f"{one} to {other}", argv

@@ -25,6 +25,7 @@ from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.causes import JobVerdict, RankClass
+from ncclprobe.model.errors import unknown
 from ncclprobe.model.findings import ONCE, Action, Blame, Certainty, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Mismatch, Retest
@@ -474,6 +475,11 @@ def _sayings_inputs() -> Rows:
         "rank-0.log", "a-b.zorg.com and c1.d.internal", "r07u12n03 lost", "node-001, node-2", "mlx5_0.port1",
     )  # fmt: skip
     yield "hosts", [list(identifiers.hosts(each)) for each in said]
+    names = ("ib.state", "ib.rate", "gpu.count", "gpu.clocks", "env.value")
+    asked = (("ib.stat", "check", names, "`x` lists all"), ("zzz", "backend", ("nccl", "gloo")), ("ib.", "check", names),
+             ("gpu.cuont", "check", names), ("\x1b[2J", "word", ("a",)),
+             ("--loc", "option", ("--local",), "", ("--local", "--log")))  # fmt: skip
+    yield "unknown", [str(unknown(*each)).split() for each in asked]
     gaps = (Absent("a", "Denied"), Absent("b", "Denied"), Absent("a", "Missing"))
     yield "gaps", [unlearned(gaps[:count]).refused for count in (1, 2, 3)]
     yield "ticks", [legible.micros_tick(each).split() for each in (0.5, 1.0, 999.0, 1e3, 5e3, 1e6, 2.5e6)]

@@ -13,10 +13,12 @@ import pytest
 from ncclprobe import __version__
 from ncclprobe.commands import main
 from ncclprobe.engine.captures import spoken
+from ncclprobe.model import bounds
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
+HGX, SAVED = (str(ROOT / path) for path in ("tests/captures/hgx-h100.jsonl", "reports/four-hosts-one-bad-nic.json"))
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
 
 
@@ -155,6 +157,16 @@ def test_a_capture_is_private_names_what_to_do_with_it_and_is_judged_once(tmp_pa
         (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures cannot be used together"),
         (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
         (["doctor", "--backend", "gloo", "--json", "/no/such/folder/r.json"], "cannot be written"),
+        (["doctor", "--backend", "gloo", "--expect-nics", "8"], "gloo does not use NCCL's NICs; leave one out"),
+        (["doctor", "--one-job"], "--one-job needs the captures of several nodes"),
+        (["doctor", HGX, "--keep", "x"], "--keep and captures cannot be used together"),
+        (["report", SAVED, SAVED, "--nodes-out", "x"], "--nodes-out takes only one report"),
+        (["report", *[SAVED] * (bounds.SERIES_REPORTS + 1)], f"; give {bounds.SERIES_REPORTS} at most"),
+        (["checks", "--test", "none.py"], "--test none.py: no such file"),
+        (["checks", "--test", "none"], "--test 'none': no installed distribution has an entry point of that name"),
+        (["compare", HGX, SAVED], "give two captures, or two runs"),
+        (["doctor", "--exp"], "--exp is not a known option of ncclprobe doctor; did you mean --expect"),
+        (["doctor", "--l"], "--l is not a known option of ncclprobe doctor; `ncclprobe doctor --help` lists all"),
         (["report"], "give a JSON report"),
         (["report", "no-such.json"], "no-such.json: cannot be read"),
         (["capture", "-o", "/no/such/folder/c.jsonl"], "cannot be written"),
@@ -233,7 +245,7 @@ def test_what_cannot_be_printed_is_not_passed_over() -> None:
 
 
 def test_a_report_can_be_read_where_the_terminal_knows_no_utf8() -> None:
-    said = ncclprobe("doctor", str(ROOT / "tests" / "captures" / "hgx-h100.jsonl"), PYTHONIOENCODING="ascii").stdout
+    said = ncclprobe("doctor", HGX, PYTHONIOENCODING="ascii").stdout
     assert "8 x H100 80GB HBM3 - driver 550.127.08 - NVLink 18/18" in said
     assert said.isascii()
     assert "\\x" not in said

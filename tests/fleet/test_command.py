@@ -1,5 +1,6 @@
 """``ncclprobe fleet``: what is added, refused, shown and drawn as a page, and with which exit code."""
 
+import contextlib
 import json
 import os
 import random
@@ -250,11 +251,25 @@ def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeyp
     assert fleet("-q", "--exit-code", code=3) == ["1 ok"]  # as far as it was looked at
 
 
-def test_a_timeout_may_be_very_long(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_reports_is_added_and_a_damaged_row_is_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.files(day_of("n1", 0), day_of("n2", 1))
     seen, connect = [], sqlite3.connect
     monkeypatch.setattr("sqlite3.connect", lambda path, timeout, **more: seen.append(timeout) or connect(path, **more))
-    fleet("add", *fleet.files(day_of("n1", 0)), "--timeout", "5e8")
-    assert 1e6 < seen[0] < 2_147_483
+    assert fleet("add", str(fleet.folder), "--timeout", "5e8") == [f"2 reports added to {fleet.path}"]
+    assert 1e6 < seen[0] < 2_147_483  # what SQLite can wait
+    monkeypatch.undo()
+    monkeypatch.setattr("time.time", lambda: as_seconds(20))
+    with contextlib.closing(sqlite3.connect(fleet.path)) as connection:
+        connection.execute("UPDATE nodes SET standing = '{' WHERE name = 'n2'")
+        connection.commit()
+    assert fleet("-q") == ["1 ok"]
+    assert (
+        fleet.err
+        == "ncclprobe: the row of n2 is damaged and left out; `ncclprobe fleet forget n2` lets it be added again\n"
+    )
+    monkeypatch.setattr("ncclprobe.model.bounds.FLEET_REPORTS", 1)
+    fleet("add", str(fleet.folder), code=2)
+    assert "2 reports; give 1 at most" in fleet.err
 
 
 def test_every_outcome_of_the_table_is_made_and_a_store_without_a_node_is_unknown(fleet: Fleet) -> None:
@@ -319,6 +334,9 @@ def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
     assert fleet.err == ""
     fleet("rename", "n9", "n1", code=2)
     fleet("rename", "n33", "", code=2)
+    for name in ("n\n1", "n" * 999):
+        fleet("rename", "n33", name, code=2)
+        assert "is not a valid node name" in fleet.err
 
 
 def test_a_store_says_of_which_nodes_it_does_not_judge_the_rates(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
