@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report.samples import HEALTHY, SICK
 
-from fleet.made import DAY_S, FIRST_S, day_of, readings
+from fleet.made import day_of, readings
 from ncclprobe.fleet import drift
 from ncclprobe.fleet.extract import told
 from ncclprobe.fleet.shared import change, step
@@ -107,22 +107,6 @@ def test_a_node_without_a_loss_is_hardly_ever_even_watched_and_a_repaired_one_is
     degraded = [found for found in ends if found[89] == "degraded"]
     assert len(degraded) > 0.95 * RUNS
     assert sum(found[94] == "ok" for found in degraded) >= 0.95 * len(degraded)
-
-
-def test_a_loss_among_the_first_tests_is_told_with_its_size_and_start() -> None:
-    for good in (4, 6, 9, 11):
-        for seed in range(20):
-            at = drift.course(readings(random.Random(seed), [0.0] * good + [0.1] * 10))
-            assert at.own.state == "degraded", (good, seed)
-            assert abs((at.own.since_s or 0.0) - FIRST_S - good * DAY_S) <= DAY_S, (good, seed)
-            assert math.expm1(at.own.lost) == pytest.approx(-0.1, abs=0.035), (good, seed)
-
-
-@pytest.mark.slow
-def test_the_first_tests_of_a_node_that_loses_nothing_are_no_loss() -> None:
-    for noise, most in ((0.02, 0.002), (0.04, 0.02)):
-        made = (drift.course(readings(random.Random(seed), [0.0] * 24, noise=noise), sums=2) for seed in range(2000))
-        assert sum(each.own.state != "ok" for each in made) <= most * 2000, noise
 
 
 def test_a_shared_loss_is_said_with_its_nodes_rates_day_and_two_changes_at_most() -> None:
