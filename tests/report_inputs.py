@@ -332,7 +332,7 @@ _JOB_RUNG = replace(
 )  # fmt: skip
 _STRANGE = Expectation(300.0, 0.0, "GB/s", "model", "links", "a run", worst="unjudged", gross=100.0)
 _ODD_ROWS = (
-    replace(samples.ROW, status="unjudged", expectation=_STRANGE, launch_bound=True),
+    replace(samples.ROW, status="unjudged", expectation=_STRANGE, launch_bound=True, precision_asked=0.02),
     replace(samples.ROW, nbytes=2 << 20, busbw_GBps=33.0, status="fail", expectation=_STRANGE, wrong=3),
     replace(samples.ROW, nbytes=4 << 20, status="warn", retest=Retest(0.9, 1100.0, None, 5), interval_us=(1.0, 2.0)),
     replace(samples.SLOW, nbytes=8 << 20, place="out", dtype="bfloat16", inconclusive_why="too noisy"),
@@ -476,8 +476,8 @@ def _sayings_inputs() -> Rows:
     )  # fmt: skip
     yield "hosts", [list(identifiers.hosts(each)) for each in said]
     names = ("ib.state", "ib.rate", "gpu.count", "gpu.clocks", "env.value")
-    asked = (("ib.stat", "check", names, "`x` lists all"), ("zzz", "backend", ("nccl", "gloo")), ("ib.", "check", names),
-             ("gpu.cuont", "check", names), ("\x1b[2J", "word", ("a",)),
+    asked = (("ib.stat", "check", names, "`x` lists all"), ("zzz", "backend", ("nccl", "gloo")),
+             ("ib.", "check", names), ("gpu.cuont", "check", names), ("\x1b[2J", "word", ("a",)),
              ("--loc", "option", ("--local",), "", ("--local", "--log")))  # fmt: skip
     yield "unknown", [str(unknown(*each)).split() for each in asked]
     gaps = (Absent("a", "Denied"), Absent("b", "Denied"), Absent("a", "Missing"))

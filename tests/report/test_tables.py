@@ -58,20 +58,6 @@ def test_a_row_says_what_its_number_is_worth(changes: dict[str, Any], words: str
     assert " ".join(rows.row(replace(ROW, **changes), width=120).split()).endswith(f" {words}")
 
 
-def test_a_verdict_of_many_words_stays_in_its_column() -> None:
-    long = replace(ROW, op="reduce_scatter", status="inconclusive", wrong=3, launch_bound=True)
-    first, *further = rows.row(long, 80).splitlines()
-    assert further, "there is no room for all of it in one line"
-    assert all(len(line) <= 80 for line in (first, *further))
-    assert all(line.startswith(" " * first.index("inconclusive")) for line in further)
-
-
-def test_another_operation_stands_apart_and_a_precision_that_was_asked_for_above_the_rows() -> None:
-    table = rows.table((ROW, ROW, replace(ROW, op="broadcast", redop=None)), 80)
-    assert [line.startswith("\n") for line in table] == [False, False, False, True]
-    assert ", ±2 % asked for, " in rows.header(replace(ROW, precision_asked=0.02))
-
-
 # Pairs.
 
 
