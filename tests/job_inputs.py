@@ -27,9 +27,10 @@ def _forms_inputs() -> Rows:
 def _joined_inputs() -> Rows:
     """What several pasted texts of one machine add up to, and where they differ."""
     texts = {**pasted_cases.FORMS, "up": pasted_cases.UP, "one": "export A=1\n", "two": "export A=2 B=3\n"}
-    names = ("up", "ibstat", "ibv_devinfo", "one", "two", "topo -m", "nvidia-smi -L", "ulimit -a")
+    texts |= {"other": texts["up"].replace("mlx5_0", "mlx5_1"), "named": "# two nodes of DGX H100\nexport A=1\n"}
+    names = ("up", "ibstat", "other", "one", "two", "named", "topo -m", "nvidia-smi -L", "nvlink -s", "ulimit -a")
     for one, other in permutations(names, 2):
-        forms = {name: own for name in (one, other) for own in pasted.forms(texts[name])[""].values()}
+        forms = {f"{at}{form}": own for at in (one, other) for form, own in pasted.forms(texts[at])[""].items()}
         whole, odd = pasted.joined(forms)
         yield f"{one}, {other}", (odd, {"/".join(map(str, ask)): f"{said}" for ask, said in whole.items()})
 

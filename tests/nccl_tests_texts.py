@@ -133,16 +133,7 @@ def _text_body(row: Measurement, *, repeated: bool = False) -> str:
     wrong = "   N/A" if row.wrong is None or repeated else f"{row.wrong:6d}"
     if repeated:
         return f"  {0:7.2f}  {0:6.2f}  {0:6.2f}  {wrong}"
-    return f"  {_wide(row.time_us.typical, 7)}  {_wide(row.algbw_GBps, 6)}  {_wide(row.busbw_GBps, 6)}  {wrong}"
-
-
-def _wide(value: float, width: int) -> str:
-    """As many decimals as fit, which is how its getFloatStr does it."""
-    for decimals in (2, 1, 0):
-        text = f"{value:{width}.{decimals}f}"
-        if len(text) <= width:
-            return text
-    return f"{value:{width}.{1 if width >= 7 else 0}e}"
+    return f"  {row.time_us.typical:7.2f}  {row.algbw_GBps:6.2f}  {row.busbw_GBps:6.2f}  {wrong}"
 
 
 def _root(row: Measurement) -> int:
@@ -154,9 +145,6 @@ def _bool(value: bool) -> str:
 
 
 def _code(version: str) -> int:
-    """22809 of ``2.28.9``; 0 where that is no version."""
-    parts = version.split("+")[0].split(".")
-    if len(parts) != 3 or not all(part.isdigit() and len(part) <= 2 for part in parts):
-        return 0
-    major, minor, patch = map(int, parts)
-    return major * (10_000 if (major, minor) > (2, 8) else 1_000) + minor * 100 + patch
+    """22809 of ``2.28.9``."""
+    major, minor, patch = map(int, version.partition("+")[0].split("."))
+    return major * 10_000 + minor * 100 + patch

@@ -42,16 +42,25 @@ FORMS = {
         "mlx5_0\t1\t0\tfe80:0000:0000:0000:5e25:73ff:feb1:c004\t\t\tv1\teth1\n"
         "mlx5_0\t1\t3\t0000:0000:0000:0000:0000:ffff:c633:6407\t198.51.100.7\tv2\teth1\nn_gids_found=2\n"
     ),
+    "ibv_devinfo -v": f"{DEVINFO}\t\t\tactive_width:\t\t4X (2)\n\t\t\tactive_speed:\t\t100.0 Gbps (128)\n",
+    "an address of no form": "lo UNKNOWN 127.0.0.1/8\neth0 UP 10.0.0.500/24 fe80::1/64\n",
+    "versions": "Fabric Manager version is : 550.127.08\nLinux n1 5.15.0-91-generic #98 SMP x86_64\n",
+    "reasons of clocks": "index, clocks_event_reasons.hw_slowdown, clocks_event_reasons.sw_power_cap\n0, Active, No\n",
     "ulimit -l": "$ ulimit -l\n64\n",
     "/proc/self/limits": "Max locked memory         65536                unlimited            bytes\n",
 }
 SETTINGS = {
     "docker inspect": '    "Config": {\n        "Env": [\n            "NCCL_DEBUG=INFO",\n            "A=1"\n'
     "        ]\n",
+    "an option of a list": "mpirun:\n- -x\nexport NCCL_DEBUG=INFO\n- NCCL_A=1\n",
     "env": "HOME=/root\nNCCL_DEBUG=INFO\n",
     "env with a blank": "A=1\nNCCL_IB_HCA=mlx5_0, mlx5_1\n",
     "export": "export NCCL_IB_HCA='mlx5_0'\n",
     "several of a line": "export A=1 B=2  # rails\nexport C=3; export D=4\n",
+    "systemd": '[Service]\nEnvironment=NCCL_DEBUG=INFO "A=1 2"\n',
+    "fish": "set -gx NCCL_DEBUG INFO\nset -l B 2\n",
+    "Dockerfile": "FROM x\nENV NCCL_DEBUG INFO\nENV A=1 B=2\n",
+    "an open quotation mark": "export NCCL_DEBUG='INFO\nexport A=1\n",
     "csh": "setenv NCCL_DEBUG INFO\n",
     "before a command": "me@n1:~$ A=on B=2 torchrun --nproc 8 x.py\n",
     "docker run": 'docker run --gpus all \\\n  -e A=1 --env B="2" \\\n --env=C=3 image\n',

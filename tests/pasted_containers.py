@@ -104,6 +104,11 @@ SAYS = {
     "a limit on processors": (POD % 32).replace(
         "        nvidia.com/gpu: 8", '        cpu: "2"\n        nvidia.com/gpu: 8'
     ),
+    "little memory": (POD % 32).replace("nvidia.com/gpu: 8", "memory: 15Gi\n        nvidia.com/gpu: 8"),
+    "workers beyond compose's count": COMPOSE.replace("count: all", "count: 2") % "shm_size: '16gb'"
+    + "    command: torchrun --nproc-per-node 8 t.py\n",
+    "a daemon's shared memory": '{"default-shm-size": "16G"}\n'
+    + DOCKER % "--ulimit memlock=-1 --device=/dev/infiniband",
     "a conf with comments": CONF.format("export "),
     "a GPU for each task": TASKS.format(""),
     "a bound GPU": TASKS.format("#SBATCH --gpu-bind=single:1"),
@@ -125,6 +130,7 @@ SAYS = {
     ),
 }
 SILENT = {
+    "enough memory": (POD % 32).replace("nvidia.com/gpu: 8", "memory: 17Gi\n        nvidia.com/gpu: 8"),
     "all EFA devices": POD % 32,
     "half the GPUs and devices": (POD % 16).replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 4"),
     "a machine with one": (POD % 1).replace("p5.48xlarge", "g6.48xlarge"),

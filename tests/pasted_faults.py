@@ -53,6 +53,7 @@ SAYS = {
 }
 SILENT = {
     "ports at the rate of their machine": CARDS.format("DGX H100", 400),
+    "interfaces of two rates": RATES.format(4, 1, 2),
     "ports of no named machine": CARDS.format("a node", 100),
     "links that are cut": f"{WELL}$ nvidia-smi nvlink -s -i 0 | head -2\n{LISTED[:60]}\n\t Link 0: 26.562 GB/s\n",
     "RoCE NICs on a board of any maker": "# HGX H100\n"
@@ -78,6 +79,7 @@ SILENT = {
     "a list of NICs that is cut": NICS.format(" | head -15"),
     "a unit without limit": UNIT.format("infinity"),
     "a container with GPUs": RUN.format("--nv"),
+    "a container with GPUs by a variable": "export APPTAINER_NV=1\n" + RUN.format(""),
     "a plugin in a list": NET + "$ ldconfig -p | grep nccl\nlibnccl-net.so => /opt/lib/libnccl-net.so\n",
     "a plugin on the path": NET + "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib\n$ find / -name 'libnccl-net*'\n",
     "an image with the plugin mounted": NET

@@ -70,6 +70,8 @@ WRONG = [
     ("", "NCCL_CTA_POLICY=EFFICENCY", RUN),
     ("", "NCCL_IB_HCA=mlx5_1", f"mpirun -np 16 -H a:8,b:8 --bind-to none -x PATH {PERF}"),
     ("", "NCCL_DEBUG=INFO", f"docker run --gpus all -it img {PERF}"),
+    ("DGX H100\nexport WORLD_SIZE=16\n", "NCCL_IB_DISABLE=1", "torchrun --nproc-per-node=8 t.py\n"),
+    ("DGX H100\n", "NCCL_IB_DISABLE=1", "mpirun -np 16 -H a:8,b:8 ./a\n"),
 ]
 RIGHT = [
     (TWO, "NCCL_IB_HCA=mlx5_0", RUN),

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from ncclprobe.checks.job.ranks import apart, inside, outside
+from ncclprobe.checks.job.ranks import apart, inside
 from ncclprobe.facts.files.ras import RasAnswer
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.launcher import Launch
@@ -30,7 +30,6 @@ from tests.localise.standing import (
     in_stacks,
     later,
     of_two,
-    stuck_in,
 )
 from tests.localise.standing_cases import rows
 
@@ -89,40 +88,6 @@ def test_the_answer_names_the_call_and_who_is_waited_for_and_nobody_is_blamed_wi
     )
     assert "tag" not in circle.answer.message
     assert len(found) >= 400
-
-
-@each_row(
-    ("frames", "waits", "advice"),
-    [
-        ([("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")], "another thread must put", "exception"),
-        ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "HTTP server", "curl"),
-        ([("Cmd.cmdloop", f"{PYTHON}/cmd.py"), ("trace_dispatch", f"{PYTHON}/bdb.py")], "a debugger", "breakpoint()"),
-        ([], "is waiting for a lock or for another thread", "py-spy dump"),
-    ],
-)  # fmt: skip
-def test_a_rank_in_a_known_library_says_what_it_waits_for_and_what_to_do(
-    frames: list[tuple[str, str]], waits: str, advice: str
-) -> None:
-    (finding,) = outside.run(stuck_in(*frames))
-    assert waits in finding.message
-    assert ", train.py:12 in step" in finding.message
-    assert advice in finding.remedy
-
-
-def test_the_job_is_at_fault_only_for_what_its_program_does() -> None:
-    lock = replace(IDLE, call="flock", file="/data/lock", holder=100)
-    for state, blame, remedy in some(
-        [
-            (SLEEPS, "job", "the named line"),
-            (STOPPED, "unknown", "kill -CONT"),
-            (replace(SLEEPS, state="D", wchan="nfs_wait_on_request"), "unknown", "storage is at fault"),
-            (replace(IDLE, frozen=True), "unknown", "container runtime"),
-            (lock, "job", "End the process that holds the lock"),
-            (replace(lock, holder=0, taker=100), "job", "Find the process that still has the file open"),
-        ]
-    ):
-        (finding,) = outside.run(of_two(state))
-        assert (finding.blame, remedy in finding.remedy) == (blame, True), finding
 
 
 def test_advice_names_the_process_that_it_is_about() -> None:
