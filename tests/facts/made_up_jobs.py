@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from conftest import FACTS
+
 from ncclprobe.facts.environment import release_settings
 from ncclprobe.facts.job.meeting import Connection, JobStore, agent, meetings
 from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
@@ -95,64 +97,10 @@ _HALF: Sequence[Any] = (
     (Flags(node_rank=1), TORCHRUN), (Flags(), {}), (Flags(1), {}), (ALL_FLAGS, {}), (Flags(2, 0), _MET),
     (Flags(master_port=1234), TORCHRUN), *((ALL_FLAGS, each) for each in ({"RANK": "0"}, SALLOC, ACCELERATE)),
 )  # fmt: skip
-_COMPLETIONS = (
-    "NET/IB : Got completion with error 12, opcode 1, len 32478, vendor err 129",
-    "NET/IB : Got completion from peer 10.0.0.2<40211> with error 12, opcode 1, len 0, vendor err 129 (Recv) "
-    "localGid fe80::1 remoteGid ::ffff:10.0.0.2",
-    "NET/IB: Got completion from peer n2.local<40211> with status=5 opcode=0 len=0 vendor err 249 (Send) "
-    "localGid ::ffff:10.1.0.1 remoteGids::ffff:10.1.0.2 hca mlx5_3",
-    "NET/IB: Got completion from peer 10.0.0.2<1> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
-    "vendor_err=129 qp_num=9  hca mlx5_0",
-    "NET/IB: Got completion",
-    "Got completion with error x",
-)
-_QP = "Call to ibv_modify_qp failed with"
-_REFUSALS = (
-    f"{_QP} error Invalid argument",
-    f"{_QP} error No data available errno 61",
-    f"{_QP} 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
-    "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2",
-    f"{_QP} 22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index -1, "
-    "local GID N/A, remote GID N/A",
-    "Call to ibv_create_qp failed",
-)
-_CONNECTIONS = (
-    "Connect to 10.0.0.2<4> failed : No route to host",
-    "Net : Connect to 10.0.0.2<4> failed : Connection refused",
-    "socketStartConnect: exceeded retries (20000)",
-    "socketPollConnect: exceeded timeouts (3)",
-    "socketPollConnect: connect to 10.0.0.2<4> returned Connection timed out, exceeded error retry count after 35 "
-    "attempts",
-    "socketPollConnect: connect to fe80::1%eth0<4> returned No route to host, retrying (1/34) after sleep for 100 msec",
-    "Call to connect returned Connection refused, retrying",
-    "Bootstrap : Using eth0:10.0.0.1<0>",
-)
-_USED = (
-    "Bootstrap : Using [0]eth0:10.0.0.1<0>",
-    "NET/Socket : Using [0]a:10.0.0.1<0> [1]b:fe80::1%b<0>",
-    "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
-)
+_LINES = {
+    lines[0]: lines[1:] for lines in map(str.splitlines, (FACTS.parent / "log_lines.txt").read_text().split("== ")[1:])
+}
 _MAPPED = ("::ffff:10.1.0.1", "::ffff:10.2.0.1")
-_WATCHDOG = "Watchdog caught collective operation timeout: WorkNCCL("
-_WORKS = (
-    f"[Rank 3] {_WATCHDOG}OpType=ALLREDUCE, TensorShape=[4, 2], Timeout(ms)=1800000) ran for 1800042 milliseconds",
-    f"[PG ID 1 PG GUID 1(tp) Rank 3] {_WATCHDOG}SeqNum=7, OpType=_ALLGATHER_BASE, NumelIn=4, NumelOut=32, "
-    "Timeout(ms)=600000) ran for 600042 milliseconds before timing out.",
-    "loss 2",
-)
-_PROGRESS = (
-    "[PG 0 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 6, last completed NCCL work: 5.",
-    "[PG 0 Rank 1]  failure detected by watchdog at work sequence id: 9 PG status: last enqueued work: 6, last "
-    "completed work: 5",
-    "[PG 0 Rank 1] Received a dump signal due to a collective timeout. Last enqueued NCCL work: 6, last completed "
-    "NCCL work: 5.",
-)
-_BARRIER = "store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, "
-_WAITED = (
-    "Timed out after 601 seconds waiting for clients. 15/16 clients joined.",
-    f"Timed out initializing process group in {_BARRIER}worker_count=1, timeout=0:30:00)",
-    "Waiting in store based barrier (world_size=2, num_workers_joined=1)",
-)
 _STANDING = [TimedOutWork(rank, 7, "ALLREDUCE", 4, group="0") for rank in (0, 1, 3)]
 
 
@@ -193,36 +141,7 @@ def _meetings(addresses: Sequence[str], agents: Sequence[int], **refused: HostEr
 
 
 _NEARBY = "while True:\n    if q.empty():{}\n    time.sleep(1)\n"
-_POLLS = """\
-def wait_for(condition, key):
-    while not condition():
-        time.sleep(1)
-        use(os.path.exists)
-    value = store.get(key)
-time.sleep(9)
-while not work.is_completed(): time.sleep(1)
-for _ in range(9):
-    if store.check([key]): break
-
-    for each in all:
-        each.poll()
-        event.wait(1)
-    event.wait(1)
-wait_for(
-    lambda: event.is_set(),
-)
-wait_for(lambda: (1,
-    2), os.listdir)
-async for each in (os.open(path, os.O_EXCL)):
-    def later():
-        time.sleep(1)
-    while(True):
-        time.sleep(1)
-        p.poll()
-    done()
-    requests.get(url)
-    time.sleep(1)
-"""
+_POLLS = (FACTS.parent / "polls.txt").read_text()
 
 
 def _polled(text: str, *lines: int) -> object:
@@ -280,15 +199,15 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             *((lines, 3) for lines in (7, 8, 21, 22)), (30, 20), (24, 3)]),
         "the end of a long loop": (lambda lines: _polled("while q.empty():\n" + "    sleep()\n" * lines, 2), [23, 24]),
         "how long a statement is": (lambda lines: _polled("wait(" + "\n" * lines + "q.empty())", 1, 1), [7, 8]),
-        "completions": (nccl_lines.completion, _COMPLETIONS),
-        "refused queue pairs": (nccl_lines.qp_refusal, _REFUSALS),
-        "failed connections": (nccl_lines.failed_connection, _CONNECTIONS),
-        "what is in use": (nccl_lines.used, _USED),
+        "completions": (nccl_lines.completion, _LINES["completions"]),
+        "refused queue pairs": (nccl_lines.qp_refusal, _LINES["refused queue pairs"]),
+        "failed connections": (nccl_lines.failed_connection, _LINES["failed connections"]),
+        "what is in use": (nccl_lines.used, _LINES["what is in use"]),
         "kinds of GIDs": (nccl_lines.types_differ, [("fe80::1", _MAPPED[0]), ("fe80::1", ""), _MAPPED]),
         "rails of GIDs": (nccl_lines.rails_differ, [_MAPPED, (_MAPPED[0], "::ffff:10.1.0.2"), (_MAPPED[0], "fe80::1")]),
-        "timed out works": (torch_lines.timed_out_work, _WORKS),
-        "how far a rank came": (torch_lines.progress, _PROGRESS),
-        "who came to a store": (torch_lines.waited, _WAITED),
+        "timed out works": (torch_lines.timed_out_work, _LINES["timed out works"]),
+        "how far a rank came": (torch_lines.progress, _LINES["how far a rank came"]),
+        "who came to a store": (torch_lines.waited, _LINES["who came to a store"]),
         "ranks within their group": (_late, [
             (_STANDING, [Progress(2, "0", 6, 6)], 4),
             ([*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from conftest import answers
+from conftest import FACTS, answers
 from fake_sysfs import BRIDGE, config_space
 
 from ncclprobe.facts import (
@@ -52,7 +52,7 @@ from ncclprobe.model.errors import Failed, HostError, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.facts import made_up as of
-from tests.facts import made_up_jobs
+from tests.facts import made_up_jobs, made_up_processes
 from tests.facts.made_up import GONE, NVML, TCP, learn
 
 UNREAD = r"""why=("|').*?\1, (?=refused='ParseError')"""  # what Python says of it differs by release
@@ -498,43 +498,8 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         '<system version="x"><pcix busid="1:0:0.0" class="0x0302"/><pci busid="a b" class="0x0302"/></system>',
         "<pci " * 200_000, '<pci busid="' * 100_000]),
     "events of the kernel's log": (lambda line: (*kernel_log.events([(1.5, line)]),
-                                                 bool(re.search(kernel_log.WANTED, line))), [
-        "NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.",
-        "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7, name=-, Contained",
-        "NVRM: Xid (0000:03:00): 14, Channel 00000001",
-        "NVRM: Xid (PCI:0000:dc:00): 45, pid=9, Ch 00000001 caused by previous Xid 149",
-        "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)",
-        "NVRM: Xid (PCI:0000:0A:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6)",
-        "NVRM: The NVIDIA GPU 0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) has NVRM: fallen off the bus",
-        "NVRM: fallen off the bus and is not responding to commands.",
-        "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b}",
-        "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion",
-        "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44",
-        "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 12028, Fatal, Link 01 egress",
-        "mlx5_core 0000:d2:00.0: poll_health:825: device's health compromised - reached",
-        "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN",
-        "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE",
-        "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link INIT",
-        "mlx5_core 0000:04:00.0 ens1np0: Link down",
-        "mlx5_core 0004:01:00.0: Port module event: module 0, Cable plugged",
-        "mlx5_core 0004:01:00.0: Port module event: module 0, Cable unplugged",
-        "mlx5_core 0004:01:00.0: Port module event[error]: module 0, Cable error, Bus stuck",
-        "mlx5_core 0004:01:00.0: Detected insufficient power on the PCIe slot (27W).",
-        "mlx5_core 0004:01:00.0: PCIe slot advertised sufficient power (75W).",
-        "mlx5_core 0004:01:00.0: High temperature on sensors",
-        "mlx5_core 0004:01:00.0: firmware version: 16.27.2048",
-        "mlx5_core 0000:03:00.0: ACCESS_REG(0x805) timeout. Will cause a leak of a",
-        "pcieport 0000:00:1d.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
-        "nvidia 0000:0a:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
-        "bnxt_en 0000:12:00.0 eth0: NIC Link is Down",
-        "ice 0000:17:00.0 eth2: NIC Link is up 100 Gbps Full Duplex",
-        "igb 0000:01:00.0 enp1s0: igb: enp1s0 NIC Link is Down",
-        "bond0: (slave eth0): link status definitely down, disabling slave",
-        "bond0: link status definitely up for interface eth1, 25000 Mbps",
-        "usb 1-1: link is broken",
-        "python3[77]: segfault at 0",
-        "python3[77]: segfault at 0 ip 00007f",
-        "Out of memory: Killed process 77 (python3)"]),
+                                                 bool(re.search(kernel_log.WANTED, line))),
+                                  (FACTS.parent / "kernel_log.txt").read_text().splitlines()),
     "lines of nccl.conf": (lambda text, version: nccl_conf.parse_conf(text, "f", version), [
         *((text, version) for version in (None, GETLINE) for text in (
             "", "NCCL_DEBUG=INFO", "# a note\n\nNCCL_DEBUG=WARN\n", "NCCL_DEBUG = INFO\n", " # NCCL_DEBUG=INFO\n",
@@ -557,7 +522,7 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
 def results() -> Iterator[tuple[str, list[str]]]:
     """Yield each function, and a line for each of its rows: the arguments and what comes of them."""
     named = {f"{each.__module__.removeprefix('ncclprobe.')}.{each.__name__}": (each, CALLS[each]) for each in CALLS}
-    for name, (function, rows) in {**named, **DERIVED, **made_up_jobs.rows()}.items():
+    for name, (function, rows) in {**named, **DERIVED, **made_up_jobs.rows(), **made_up_processes.rows()}.items():
         long = [ODD, f"{ODD} {ODD}\n{ODD}"] if isinstance(rows[0], str) else []
         yield name, [f"{each!r:.70} -> {_result(function, each)}" for each in (*rows, *long)]
 

@@ -1,0 +1,184 @@
+"""Folders of processes as the kernel shows them, and what is made of each: `command_values/texts.txt` keeps it."""
+
+import json
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from ncclprobe.host import processes, py_spy, tcp_sockets, waits
+
+Files = Mapping[str, str | bytes]
+_POLL, _SELECT, _PATH, _END = 0x100, 0x200, 0x300, 4090
+_MEMORY = bytearray(8192)
+_MEMORY[_POLL : _POLL + 24] = struct.pack("=i4xi4xi4x", 6, 5, 0)
+_MEMORY[_SELECT : _SELECT + 3] = bytes((0x41, 0x02, 0xFF))
+_MEMORY[_PATH : _PATH + 8], _MEMORY[_END : _END + 9] = b"/data/x\0", b"/abcdefg\0"
+_OPEN: Files = {"fd/0": "->pipe:[1]", "fd/5": "->socket:[9]", "fd/6": "->/data/file", "fd/9": "->socket:[8]",
+                "fdinfo/3": "pos: 0\ntfd:        6 events: 19\n", "mem": bytes(_MEMORY),
+                "fdinfo/4": "pos:\t0\ntfd:        9 events: 19\ntfd:        5 events: 1 data: 7\n"}  # fmt: skip
+_LOCKS = """\
+1: POSIX  ADVISORY  READ 77 00:1b:5 0 EOF
+2: FLOCK  ADVISORY  WRITE 4242 fd:01:77 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 4243 fd:01:77 0 EOF
+3: OFDLCK ADVISORY  WRITE -1 fd:01:78 0 EOF
+3: -> POSIX  ADVISORY  WRITE 4244 fd:01:78 0 EOF
+"""
+_WAITS_77 = _LOCKS.replace("4243", "77")
+_STAT = [str(number) for number in range(40)]
+
+
+@contextmanager
+def _shown(files: Files, **instead: Any) -> Iterator[str]:
+    """Give the folder of a process 77 with these files; `instead` are names of processes.py and what they are."""
+    with tempfile.TemporaryDirectory() as root, ExitStack() as changes:
+        for name, value in instead.items():
+            changes.enter_context(mock.patch(f"ncclprobe.host.{name.replace('__', '.')}", value))
+        for name, text in files.items():
+            place = Path(root, "77", name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(text, bytes):
+                place.write_bytes(text)
+            elif text.startswith("->"):
+                place.symlink_to(text[2:])
+            else:
+                place.write_text(text)
+        yield f"{root}/77"
+
+
+def _waiting(syscall: str, machine: str = "x86_64", locks: str = "", *users: int) -> object:
+    message = bytes(4) + struct.pack("!2H", 29500, 0) + bytes((10, 0, 0, 1)) + bytes(60)
+    with _shown(
+        {**_OPEN, "syscall": syscall}, waits__os__uname=lambda: SimpleNamespace(machine=machine),
+        waits___locks=lambda: locks, waits__sockets=lambda states: [(socket.AF_INET, 9, memoryview(message))],
+        waits___opened=lambda folder: {"/data/file"} if folder in {f"/proc/{user}/fd" for user in users} else set(),
+    ) as path:  # fmt: skip
+        return waits.waits(path)
+
+
+def _still(sched: str, fields: int = 40, lag: float | None = 2.5) -> object:
+    time = SimpleNamespace(monotonic=lambda: 100.0)
+    with _shown({"sched": sched}, processes___scheduler_lag_s=lambda cpu, look: lag, processes__time=time) as path:
+        return processes._still_s(path, _STAT[:fields], 0)
+
+
+def _age(start: int) -> float:
+    with mock.patch("time.clock_gettime", return_value=1000.0):
+        return processes._age_s(start)
+
+
+def _group(lines: str, files: Files) -> object:
+    with _shown(files) as path, mock.patch.object(processes, "_CGROUPS", Path(path)):
+        return processes._cgroup.__wrapped__(lines, 0)
+
+
+def _of(read: Callable[[str], object]) -> Callable[..., object]:
+    def of_files(**files: str) -> object:
+        with _shown(files) as path:
+            return read(path)
+
+    return lambda files: of_files(**files)
+
+
+def _connection(state: int, *attributes: tuple[int, bytes]) -> object:
+    message = bytes((2, state, 0, 0)) + struct.pack("!2H", 4711, 29500) + b"\x0a\0\0\1" + bytes(12) + b"\x0a\0\0\2"
+    message += bytes(28) + struct.pack("=2I", 3, 5) + bytes(8)
+    for kind, data in attributes:
+        message += (struct.pack("=HH", 4 + len(data), kind) + data).ljust((len(data) + 7) & ~3, b"\0")
+    return tcp_sockets._connection(socket.AF_INET, memoryview(message))
+
+
+_TORCH, _SPAWN = "/p/torch/distributed", "/p/torch/multiprocessing/spawn"
+
+
+def _frame(file: str, values: Mapping[str, str | None] | None, arguments: int = 0, name: str = "f") -> dict[str, Any]:
+    own = [{"name": name, "repr": text, "arg": number < arguments}
+           for number, (name, text) in enumerate((values or {}).items())]  # fmt: skip
+    return {"name": name, "filename": file, "line": 1, "locals": own if values is not None else None}
+
+
+def _numbered(*frames: Any) -> object:
+    said = [{"os_thread_id": 8, "frames": []}, {"os_thread_id": 7, "frames": frames}]
+    with mock.patch.object(py_spy, "_dump", return_value=json.dumps(said)):
+        return py_spy.numbers("7")
+
+
+_INFO = bytes((1, 0, 2, 3)) + bytes(48) + struct.pack("=2I", 700, 1500) + bytes(60) + struct.pack("=2Q", 9, 11)
+_V1 = "3:freezer:/job\n2:memory:/job\n1:cpu:/job\n"
+_RAN = {"schedstat": "1500000000 1 1"}
+
+
+def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
+    """Return functions with their arguments, by name."""
+    return {
+        "names of system calls": (lambda machine: sorted(waits._SYSCALLS[machine].items()), [
+            ("x86_64",), ("aarch64",)]),
+        "what a process waits for": (_waiting, [(syscall,) for syscall in (
+            "", "running", "-1 0x0 0x0", "0 0x5 0x0", "0 0x0 0x1", "1 0x6", "7 0x100 0x3 0x0", "7 0x100 0x1",
+            "7 0x110 1", "7 0x100 0x0", "7 0x108 0x40", "23 0xa 0x200", "23 0x7 0x200", "270 0x1 0x200",
+            "23 0xffff 0x202", "232 0x4", "232 0x3", "281 0x8", "61 0x3c", "61 0xffffffffffffffff", "61 0x3fffff",
+            "61 0x400000", "247 0x1 0x3c", "2 0x300", "257 0xff 0x300", "257 0x1 0xffa", "2 0xffffff", "35 0x7f 0x0",
+            "230 0x0 0x0 0x7", "230 0x1 0x0", "230 0x0 0x1", "42 0x9", "43 0x5", "43 0x9", "288 0x5", "45 0x9",
+            "202 0x1", "999 0x5", "72 0x9 0x7")]),
+        "what it waits for on ARM": (lambda syscall: _waiting(syscall, "aarch64"), [
+            "56 0x1 0x300", "101 0x7 0x0", "115 0x0 0x0", "115 0x1 0x0", "63 0x6", "73 0x100 0x2", "22 0x4",
+            "95 0x1 0x3c"]),
+        "what it waits for elsewhere": (lambda syscall: _waiting(syscall, "riscv64"), ["63 0x6"]),
+        "who holds a lock": (lambda *more: _waiting("73 0x6 0x2", "x86_64", *more), [
+            ("",), ("", 1), ("", 77), (_WAITS_77, 4242), (_WAITS_77,), (_WAITS_77, 1), (_LOCKS, 1)]),
+        "who holds a lock by the kernel's list": (waits.lock_holder, [*((pid, _LOCKS) for pid in (
+            4243, 4244, 4242, 9)), *((1, each) for each in ("1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x"))]),
+        "counters of a process": (_of(lambda path: processes._state(path, _STAT)), [
+            {"io": "rchar: 5\nwchar: 7\nread_bytes: 1000\n", "schedstat": "1500000000 2500000000 9\n",
+             "wchan": "ep_poll", "fd/4": "->pipe:[9]", "fd/5": "->pipe:[10]", "fd/6": "->/x"},
+            {"wchan": "0\n", "schedstat": "7"}]),
+        "how long it stood": (_still, [
+            ("x : 1\nse.exec_start     :      5000.250000\n",), ("se.exec_start: 5000\n", 37), ("",),
+            ("se.exec_start: 5000\n", 36), ("se.exec_start: 0.0\n",), ("se.exec_start: 200000\n",),
+            ("se.exec_start: 5000\n", 40, None)]),
+        "what a thread ran": (_of(processes._ran_s), [*({"comm": comm, **_RAN} for comm in (
+            "train", "pt_nccl_watchdg", "NCCL Service 0", "cuda-EvtHandlr", "PT_GLOO_x", "xcuda")), {"comm": "train"}]),
+        "threads": (_of(processes._threads), [{"task/10/comm": "", "task/9/comm": ""}, {}]),
+        "numbers of a file": (_of(lambda path: processes._numbers(f"{path}/status")), [
+            {"status": "Name:\tx\nTracerPid:\t7\nVmSwap:\t   12 kB\nodd\nlow 0\nno -1\n"}, {}]),
+        "fields of a process": (_of(processes.stat_or_none), [
+            *({"stat": f"77 (a) (b) {' '.join(_STAT[:count])}"} for count in (20, 21)), {}, {"stat": ""}]),
+        "age of a process": (_age, [50_000, 99_999, 100_001]),
+        "the control group of a rank": (_group, [
+            ("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n", "job/cgroup.events": "frozen 1\n",
+                           "job/cpu.stat": "throttled_usec 500000\n", "job/memory.pressure":
+                           "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull total=9\n"}),
+            (_V1, {"memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n",
+                   "freezer/job/freezer.state": "FROZEN\n", "cpu/job/cpu.stat": "throttled_time 500000000\n"}),
+            (_V1, {"memory/memory.oom_control": "under_oom 0\n", "freezer/job/freezer.state": "THAWED\n",
+                   "cpu/cpu.stat": "nr_periods 0\n"}), ("0::/job\nodd\n", {"cgroup.events": "frozen 0\n"}), ("", {})]),
+        "programs": (lambda *words: (processes.program([*words]), processes.agent_options([*words])), [
+            ("/usr/bin/python3", "-u", "/home/u/train.py", "--token", "secret"), ("python", "-m", "pkg.train"),
+            ("python", "-c", "print(1)"), ("/opt/bin/solver", "in.dat"), (), ("",), ("bash",), ("x" * 300,),
+            ("/v/bin/python", "-u", "/v/bin/torchrun", "--nnodes=2", "--node-rank", "1", "-m", "x", "--nnodes", "9"),
+            ("python", "-m", "torch.distributed.run", "--standalone", "x.py", "--master-port", "1"),
+            ("python", "-m", "torch.distributed.launch", "--no-python", "--rdzv-backend", "c10d", "--master_port"),
+            ("python", *"abcd", "torchrun", "--nnodes=2"), ("python", *"abcde", "torchrun", "--nnodes=2"),
+            ("python", "train.py", "--rdzv-backend", "c10d")]),
+        "stacks of threads": (py_spy.kept_frame, [_frame(*each) for each in (
+            ("/t.py", {"src": "1", "peer": "x", "rank": "7", "w": "<torch.distributed.distributed_c10d.Work at 0x1>"}),
+            (f"{_TORCH}/c10d.py", {"key": "'a'", "port": "None", "w": "distributed_c10d.Work at", "rank": "<x>"}),
+            (f"{_TORCH}/c10d.py", {"args": "(<ProcessGroup at 0x1>)", "ranks": "[" + "1" * 200, "backend": None}),
+            (f"{_TORCH}/c10d.py", {"kwargs": "{}"}), (f"{_TORCH}/c10d.py", {"args": "(1, ...)"}), ("/t.py", {}),
+            ("/lib/threading.py", {"self": "<Event>", "src": "1"}), ("/filelock/x.py", {"lock_filename": "'/l'"}),
+            ("/t.py", {"a": "2", "b": "<frame at 0x1>"}, 2), ("/t.py", {"a": "2", "b": "<frame at 0x1>"}, 1),
+            ("/t.py", {"a": "x", "b": "<frame at 0x1>"}, 2), ("/t.py", {"args": "<ProcessGroup at 0x1>"}))]),
+        "numbers in variables": (_numbered, [
+            (_frame("t.py", {"rank": "7"}), _frame("t.py", {"rank": "2", "token": "5", "world": "3"}, 0, "main")),
+            (_frame("t.py", {"rank": "<Rank>"}), _frame(f"{_SPAWN}.py", {"i": "1"}, 0, "_wrap")),
+            (_frame("t.py", {"i": "4", "r": "1" * 12}),), (_frame(f"{_SPAWN}.py", {"i": "1"}),),
+            (_frame("x.py", {"i": "1"}, 0, "_wrap"),), (_frame("t.py", {"rank": None}),), (_frame("t.py", None),)]),
+        "descendants": (processes._beneath, [(1, {1: 0, 2: 1, 3: 2, 4: 0}), (9, {1: 0}), (1, {1: 1})]),
+        "connections of a process": (_connection, [
+            (1,), (2,), (8,), (5,), (1, (2, _INFO)), (1, (1, b"x"), (2, _INFO[:60])), (1, (1, b"xyz" * 3))]),
+    }  # fmt: skip
