@@ -1,6 +1,7 @@
 """The functions of expectations whose answers are kept: machines, links, networks, copies, and what is assumed."""
 
 import contextlib
+import functools
 import io
 import json
 import shlex
@@ -10,7 +11,7 @@ from itertools import groupby, product
 from pathlib import Path
 from unittest import mock
 
-from expect import test_bound, test_judged_logs, test_nccl_tests, test_topology_file
+from expect import test_bands, test_baselines, test_bound, test_judged_logs, test_nccl_tests, test_topology_file
 from expect.boxes import (
     A100,
     ALPS,
@@ -42,19 +43,26 @@ from ncclprobe.expect.predict import predict
 from ncclprobe.expect.recognise import ExpectationContext, Recognised, recognise, seen, should_be
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
 from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect.table import shape_of
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.topology_text import system_in
 from ncclprobe.expect.tuner.constants import BEFORE, tuning
 from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.topo_matrix import Matrix
+from ncclprobe.model import bounds
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.measurement import Expectation, Retest, TimeStats
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.from_matrix import facts_of as facts_of_matrix
 from ncclprobe.nccl_tests import parse_text
-from tests import nccl_inputs, test_choices, test_topology
+from ncclprobe.nccl_tests.rows import Line, Setup, measurement
+from tests import nccl_inputs, test_choices, test_topo, test_topology
 
 Rows = Iterator[tuple[str, object]]
 
@@ -387,6 +395,51 @@ def _table_inputs() -> Rows:
             yield name, str(refused)
 
 
+def _limit_inputs() -> Rows:
+    """What is taken at each limit of what is read, and just beyond it."""
+
+    def taken(read: Callable[[], object]) -> str:
+        try:
+            return "refused" if isinstance(read(), Absent) else "taken"
+        except (NcclprobeError, ValueError):
+            return "refused"
+
+    def matrix(*gpus: str) -> object:
+        words = {gpu: {**dict.fromkeys(gpus, "SYS"), gpu: "X"} for gpu in gpus}
+        return facts_of_matrix(Matrix("topo-m", gpus, (), words, *[(None,) * len(gpus)] * 3))[Gpus]
+
+    def linked(one: int, other: int) -> object:
+        words = [["X", f"NV{one}", f"NV{other}"], [f"NV{one}", "X", "SYS"], [f"NV{other}", "SYS", "X"]]
+        return facts_of_matrix(test_topo.matrix(words, 3))[NvLinks]
+
+    def measured(nbytes: int, ranks: int, us: float) -> object:
+        line = Line(nbytes, nbytes // 4, "float", "sum", "out", us, 0.0, 0.0, 0)
+        return measurement(line, Setup("all_reduce", ranks, 1, "queued", 1, "2"))
+
+    def kept(rate: float) -> object:
+        found = test_baselines.keep([test_baselines.run(test_baselines.row(each)) for each in (rate, 100, 200 - rate)])
+        return found if found.rows else Absent("none")
+
+    entry, line = test_bands.toml(), bounds.TOML_LINE
+    calls: dict[str, Callable[[int], object]] = {
+        "letters of a device": lambda more: matrix("GPU1".ljust(bounds.TOPO_NAME + more, "1")),
+        "devices": lambda more: matrix(*(f"GPU{n}" for n in range(bounds.TOPO_DEVICES + more))),
+        "links of a GPU": lambda more: linked(9, 9 + more),
+        "GPUs of a box": lambda more: composed(f"{16 + more} x L40S"),
+        "letters of a box": lambda more: composed("8 x L40S, intel".ljust(400 + more).replace("intel", "Turin")),
+        "nodes": lambda more: shape_of((1,), (1 << 16) + more, 8),
+        "characters": lambda more: bands.from_toml(entry + "\n" * (bounds.TOML_CHARACTERS - len(entry) + more), "b"),
+        "characters of a line": lambda more: bands.from_toml(f"{entry}#{'x' * (line - 1 + more)}\n", "b"),
+        "bytes": lambda more: measured(bounds.BYTES // 4 * 4 + 4 * more, 8, 1e9),
+        "ranks": lambda more: measured(1 << 30, bounds.JOB_RANKS + more, 1e9),
+        "microseconds": lambda more: measured(1 << 30, 8, bounds.MOST_TIME_US * (1 + more / 1000)),
+        "too short": lambda more: measured(4, 8, bounds.LEAST_TIME_US * (1 - more / 1000)),
+        "noise": lambda more: kept(88.77 - more / 10),
+    }
+    for name, call in calls.items():
+        yield name, [taken(functools.partial(call, more)) for more in (0, 1)]
+
+
 def _captured_inputs() -> Rows:
     """Of captured nodes: what runs and copies on them should reach, what settings cost, and unlike nodes together."""
     nodes = {path.stem: test_bound.snapshot(path.stem).facts for path in CAPTURES if path.parent.name != "sick"}
@@ -477,6 +530,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "verdicts": _verdict_inputs,
     "logs": _log_inputs,
     "tables": _table_inputs,
+    "limits": _limit_inputs,
     "captured": _captured_inputs,
     "recognised": _recognised_inputs,
     "paths": _path_inputs,
