@@ -35,7 +35,6 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose, usable_gpus, visible
 from ncclprobe.report import json as as_json
-from ncclprobe.report import text as as_text
 from tests.each_row import each_row, known
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
@@ -78,6 +77,12 @@ def under(name: str, **variables: str) -> Choices:
     return choose(changed(name, settings=having(**variables)))
 
 
+def offering(interface: int, *version: int) -> Snapshot:
+    """A machine whose plugin offers one interface to this NCCL."""
+    found = tuple(replace(each, interfaces=(interface,)) for each in snapshot("aws-p4d").facts[Plugins].all)
+    return changed("aws-p4d", plugins=Plugins(found), software=nccl(*version))
+
+
 def rows() -> Iterator[tuple[str, object]]:
     """What is kept: the choices on each capture, and those that settings or releases change; of pairs their number."""
     cases = {path.stem: choose(snapshot(path.stem)) for path in CAPTURES}
@@ -100,6 +105,9 @@ def rows() -> Iterator[tuple[str, object]]:
         pairs = tuple(replace(each, pairs=((str(len(each.pairs)), ""),)) for each in made.p2p.chosen or ())
         if " " not in name or made != cases[name.partition(" ")[0]]:
             yield name, replace(made, p2p=replace(made.p2p, chosen=pairs if made.p2p.chosen is not None else None))
+    for minor, patch in product((6, 8, 12, 13, 19, 20, 24, 26, 28, 30), (0, 3, 7)):
+        nets = [chosen(choose(offering(each, 2, minor, patch)).network)[0].name for each in range(2, 15)]
+        yield f"plugins of 2.{minor}.{patch}", [each.replace(" ", "_") for each in nets]
     for path in CAPTURES:
         yield f"layout of {path.stem}", layout(snapshot(path.stem))
 
@@ -140,25 +148,11 @@ def test_cuda_shows_no_gpu_whose_uuid_is_not_named_alone_and_of_gpus_that_mig_sp
     assert usable_gpus(half, Environment({})).chosen == ("GPU0", "GPU1")
 
 
-@each_row(
-    ("version", "interfaces", "refusal"),
-    [
-        ((2, 27, 3), (4,), "v4, and NCCL 2.27.3 takes v6 to v10"),
-        ((2, 27, 3), (6,), ""),
-        ((2, 27, 3), (), ""),
-        ((2, 21, 5), (10, 9), "v10, v9, and NCCL 2.21.5 takes v5 to v8"),
-        ((2, 21, 5), (10, 9, 8), ""),
-        ((2, 24, 3), (10, 9), ""),
-        ((2, 30, 7), (13,), ""),  # what a later release takes is not known
-    ],
-)
-def test_a_plugin_of_which_this_nccl_takes_no_interface_is_passed_over(
-    version: Any, interfaces: tuple[int, ...], refusal: str
-) -> None:
-    found = tuple(replace(each, interfaces=interfaces) for each in snapshot("aws-p4d").facts[Plugins].all)
-    made = choose(changed("aws-p4d", plugins=Plugins(found), software=nccl(*version)))
-    assert [each.name for each in chosen(made.network)] == ["Socket" if refusal else "AWS Libfabric"]
-    assert refusal in made.network.why
+def test_a_plugin_of_which_this_nccl_takes_no_interface_is_passed_over() -> None:
+    taken = {(2, 27, 3): "v4, and NCCL 2.27.3 takes v6 to v10", (2, 21, 5): "v4, and NCCL 2.21.5 takes v5 to v8"}
+    for version, refusal in taken.items():
+        made = choose(offering(4, *version))
+        assert ([each.name for each in chosen(made.network)], refusal in made.network.why) == (["Socket"], True)
 
 
 def test_what_is_broken_or_unknown_changes_its_own_parts_only() -> None:
@@ -218,15 +212,6 @@ def report(name: str) -> Report:
 def test_choices_are_read_back_as_they_were_written(name: str, tmp_path: Path) -> None:
     as_json.write(report(name), str(tmp_path / "r.json"))
     assert as_json.read(str(tmp_path / "r.json")) == report(name)
-
-
-def test_alike_is_said_once_and_each_reason_is_there() -> None:
-    text = " ".join(as_text.render(report("hgx-h100"), verbose=True).split())
-    assert "what NCCL 2.21.5 would choose" in text
-    assert "would choose" not in as_text.render(report("hgx-h100"))
-    assert "bootstrap eno1 10.0.0.11: what ^docker,lo leaves, in the kernel's order" in text
-    assert "GPU7 mlx5_7: at PIX, within PXB a peer-memory module is loaded" in text
-    assert "GPU pairs P2P all 28: NVL, within PXB" in text
 
 
 def test_this_machine_and_its_capture_choose_alike(tmp_path: Path) -> None:

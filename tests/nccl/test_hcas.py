@@ -105,16 +105,12 @@ def test_newer_versions_sort_by_pci_address() -> None:
         assert select(both, "", version, ordered).taken[0].name == first
 
 
-@each_row(
-    ("text", "others"),
-    [
-        ("mlx5_1", ("mlx5_10", "mlx5_11")),
-        ("=mlx5_1", ()),
-        ("mlx5", ()),
-        ("mlx5_1,mlx5_10", ("mlx5_11",)),
-        ("mlx5_2", ()),
-    ],
-)
-def test_a_name_that_begins_others_is_told(text: str, others: tuple[str, ...]) -> None:
-    selector = parse_selector(text, MAX_HCAS)
-    assert caught_besides(selector.entries[0], ELEVEN, selector) == others
+def test_a_name_that_begins_others_is_told() -> None:
+    for text, others in {
+        "mlx5_1": ("mlx5_10", "mlx5_11"),
+        "=mlx5_1": (),
+        "mlx5": (),
+        "mlx5_1,mlx5_10": ("mlx5_11",),
+    }.items():
+        selector = parse_selector(text, MAX_HCAS)
+        assert caught_besides(selector.entries[0], ELEVEN, selector) == others
