@@ -117,7 +117,6 @@ def test_the_settings_of_the_shell_hold_for_a_named_machine(
 
 def test_the_list_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
     listing = said(capsys, "--list")
-    assert max(map(len, listing.splitlines())) <= 80
     assert all(machine.name in listing for machine in machines.table().values())
 
 

@@ -119,15 +119,6 @@ def test_two_nodes_of_a100_take_what_nccl_s_model_chooses(
     assert found.busbw_GBps == pytest.approx(busbw, rel=0.09)
 
 
-def test_a_release_changes_nothing_for_a_rack_and_graces_share_is_not_a100s() -> None:
-    rack = replace(H100, compute_capability=100, gpus=4, domain_gpus=72, nvlink_GBps=40.1)
-    old, new = (predicted(rack, Shape((4,) * 18), version=each).busbw_GBps for each in ((2, 26, 2), (2, 28, 9)))
-    assert old == pytest.approx(new, rel=0.01)
-    slingshots = (replace(A100, network="slingshot"), replace(H100, network="slingshot", nvls=False))
-    shares = [predicted(e, FOUR, "all_gather").busbw_GBps / (e.nics * e.nic_gbps / 8) for e in slingshots]
-    assert shares == pytest.approx([0.65, 0.92], rel=0.05)
-
-
 def test_bus_bandwidth_above_the_wire_is_of_nvls_and_a_forced_ring_stays_below_its_nics() -> None:
     switch, ring = (predicted(H100, NODE, algorithm=algorithm) for algorithm in (None, "Ring"))
     assert (switch.above_the_wire, ring.above_the_wire, ring.algorithm) == (True, False, "Ring")
