@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
@@ -149,20 +148,6 @@ def test_a_host_that_does_not_know_its_own_name_can_measure(lab: Lab) -> None:
 # Ranks that are lost.
 
 
-def test_a_rank_that_is_killed_in_the_middle_is_named_with_its_phase_and_the_rows_are_kept(lab: Lab) -> None:
-    processes = lab.ranks(by_hand(free_port()), *ENDLESS)
-    lab.until_rows(1)
-    time.sleep(0.2)  # for the next phase to begin; it is told at once, not with the next heartbeat
-    processes[1].popen.kill()
-    assert processes[0].wait() == 4
-    ((subject, message),) = lab.findings("run.rank-lost")
-    assert (subject, subject in processes[0].out) == ("rank 1", True)
-    assert "heartbeat stopped" in message
-    assert "all_reduce 16 MiB" in message
-    report = lab.report()
-    assert ([m.nbytes for m in report.measurements], report.status.value, report.exit_code) == ([1024], "fail", 4)
-
-
 @pytest.mark.parametrize(("rank", "hit", "says"), [(1, "suspend", "heartbeat stopped"), (0, "kill", "by SIGKILL")])
 def test_a_rank_of_our_own_that_is_stopped_or_killed_is_named_by_who_started_it(
     lab: Lab, rank: int, hit: str, says: str
@@ -247,34 +232,6 @@ def test_ctrl_c_before_anything_was_measured_is_130_in_one_line(lab: Lab) -> Non
 
 
 # Starts that come to nothing.
-
-_SLOW_ON_ONE = """
-import os, sys, time
-if os.environ.get("RANK") in {ranks}:
-    time.sleep(1000)
-found = list(sys.path)
-sys.path[:] = [folder for folder in found if folder != os.path.dirname(__file__)]
-del sys.modules["torch"]
-import torch
-sys.path[:] = found  # what this process starts is told the same path
-"""
-
-
-@pytest.mark.parametrize(("slow_ranks", "own_ranks"), [("01", False), ("01", True), ("0", False), ("1", True)])
-def test_a_torch_that_takes_for_ever_is_nobodys_fault(lab: Lab, slow_ranks: str, own_ranks: bool) -> None:
-    """As from a cold network file system: the phase has all of --timeout, and no rank says 4."""
-    (lab.folder / "torch.py").write_text(_SLOW_ON_ONE.format(ranks=[*slow_ranks]))
-    slow, limits = {"PYTHONPATH": str(lab.folder)}, ["--timeout", "10", "--phase-timeout", "0.5"]
-    if own_ranks:
-        processes = [lab.own_ranks(*limits, under=slow)]
-    else:
-        seats = by_hand(free_port())
-        processes = lab.ranks(lambda rank: seats(rank) | slow, *SHORT, *limits)
-    assert {process.wait() for process in processes} == {3}
-    assert (lab.report().measurements, lab.findings("run.init")) == ((), [])
-    for process in processes if slow_ranks == "01" else ():
-        words = " ".join((process.out + process.err).split())  # however the lines are broken
-        assert all(part in words for part in ("--timeout ran out", "import torch", "raise --timeout"))
 
 
 @pytest.mark.parametrize(

@@ -180,12 +180,19 @@ def test_every_pair_is_measured_both_ways(run: Run) -> None:
 def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(run: Run) -> None:
     groups = [(row.kind, row.op, row.size, row.groups, row.crossing, row.advice) for row in run.report.groups]
     assert groups == [(kind, "all_reduce", 2, 2, 0, ()) for kind in ("tp", "dp")]
-    assert all(row.alone_us > 0 and row.together_us and row.slowdown for row in run.report.groups)
+    for row in run.report.groups:
+        assert row.slowest in [(0, 1), (2, 3)] if row.kind == "tp" else [(0, 2), (1, 3)]
+        assert row.together_us is not None
+        assert row.slowdown == pytest.approx(row.together_us / row.alone_us, rel=1e-3)
+        rates = (row.alone_busbw_GBps * row.alone_us, (row.together_busbw_GBps or 0) * row.together_us)
+        assert rates == pytest.approx((row.nbytes / 1e3,) * 2, rel=1e-3)
     steps = run.report.steps
     assert [(row.strategy, row.overlap) for row in steps] == [
         (strategy, overlap) for strategy in ("ddp", "fsdp", "tp") for overlap in (False, True)
     ]
     for row in steps:
+        assert (row.ranks, row.params, row.layers, row.dtype, row.micro_batches) == (RANKS, 40_000, 2, "float32", 2)
+        assert 3 <= row.steps <= 9
         assert row.step_min_us <= row.step_us <= row.step_max_us
         assert row.efficiency == pytest.approx(row.compute_us / row.step_us, rel=1e-3)
         assert row.exposed_us == pytest.approx(row.step_us - row.compute_us)
