@@ -13,12 +13,12 @@ from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder
 from ncclprobe.model.errors import HostError, NotCaptured
 from ncclprobe.model.registry import Collector, discover
-from zoo import linux, machines, network, nvidia, pci, rdma, software
+from zoo import machines, nvidia, pci, system
 from zoo.answers import Answers
 from zoo.description import Machine
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"
-_FAMILIES = (linux, pci, nvidia, rdma, network, software)
+_FAMILIES = (system.linux, pci.describe, nvidia.describe, system.rdma, system.network, system.software)
 
 MACHINES: dict[str, Machine] = {m.name: m for m in machines.ALL}
 
@@ -27,7 +27,7 @@ def answers(machine: Machine, *changes: Callable[[Answers], None]) -> dict[Quest
     """What ncclprobe's collectors ask of the machine, and what it answers after `changes`. Raises UndescribedError."""
     here = Answers()
     for family in _FAMILIES:
-        family.describe(machine, here)
+        family(machine, here)
     for change in changes:
         change(here)
     host = Recorder(here)

@@ -1,10 +1,60 @@
-"""The machines: bare metal with several GPUs, instances of clouds, PCIe servers, workstations and a laptop."""
+"""The machines: bare metal with several GPUs, instances of clouds, PCIe servers, workstations and a laptop.
+
+GPUs: names as NVML prints them, chips, memory, PCIe and NVLink from vendors' sheets and the list of supported chips in
+NVIDIA/open-gpu-kernel-modules' README (V100: pci.ids), capabilities from developer.nvidia.com/cuda-gpus. Speeds of
+links as ``nvidia-smi nvlink -s`` prints them: Azure/azurehpc-health-checks' and leptonai/gpud's test data (A100: 25),
+stas00/ml-engineering network/README.md (26.562 and 53.125), posts of DGX-1 (V100: 25.781). NVML's versions of links:
+NVML_NVLINK_VERSION_… of nvml.h. The 12 links of an H100 NVL are derived from its 600 GB/s, not seen. NICs: pci.ids, and
+ibstat in leptonai/gpud's test data (MT4129 with 28.39.1002); other firmware and board names stand for any.
+"""
 
 from collections.abc import Sequence
 
 from ncclprobe.model.values import replace
-from zoo import parts
-from zoo.description import Firmware, Machine, Nic, NicModel, Processors, Root, Software, Switch, nvlinked, words
+from zoo.description import (
+    Firmware,
+    GpuModel,
+    Machine,
+    Nic,
+    NicModel,
+    Processors,
+    Root,
+    Software,
+    Switch,
+    nvlinked,
+    words,
+)
+
+V100_32 = GpuModel(
+    "Tesla V100-SXM2-32GB", 0x1DB5, (7, 0), 32, pcie=3, links=6, link_mbps=25781, link_version=2, watts=300
+)
+A100_80 = GpuModel("NVIDIA A100-SXM4-80GB", 0x20B2, (8, 0), 80, 4, 12, 25000, 5, mig=True)
+A100_40 = GpuModel("NVIDIA A100-SXM4-40GB", 0x20B0, (8, 0), 40, 4, 12, 25000, 5, mig=True)
+A100_PCIE = GpuModel("NVIDIA A100 80GB PCIe", 0x20B5, (8, 0), 80, 4, 12, 25000, 5, mig=True, watts=300)
+H100 = GpuModel("NVIDIA H100 80GB HBM3", 0x2330, (9, 0), 80, 5, 18, 26562, 6, mig=True, fabric=True, watts=700)
+H100_NVL = GpuModel("NVIDIA H100 NVL", 0x2321, (9, 0), 94, 5, 12, 26562, 6, mig=True)
+H200 = GpuModel("NVIDIA H200", 0x2335, (9, 0), 141, 5, 18, 26562, 6, mig=True, fabric=True, watts=700)
+B200 = GpuModel("NVIDIA B200", 0x2901, (10, 0), 180, 5, 18, 53125, 7, mig=True, fabric=True, recovery=True, watts=1000)
+GB200 = GpuModel(
+    "NVIDIA GB200", 0x2941, (10, 0), 186, 0, 18, 53125, 7, mig=True, fabric=True, recovery=True, watts=1200
+)
+L40S = GpuModel("NVIDIA L40S", 0x26B9, (8, 9), 48, 4, watts=350)
+A10G = GpuModel("NVIDIA A10G", 0x2237, (8, 6), 24, 4, watts=300)
+PRO_6000 = GpuModel("NVIDIA RTX PRO 6000 Blackwell Server Edition", 0x2BB5, (12, 0), 96, 5, mig=True, watts=600)
+RTX_4090 = GpuModel("NVIDIA GeForce RTX 4090", 0x2684, (8, 9), 24, 4, ecc=False, graphics=True, watts=450)
+
+CONNECTX_4 = NicModel((0x15B3, 0x1013), "mlx5_core", (3, 16), "MT4115", "MT_2180110032", "12.28.2006")
+CONNECTX_5 = NicModel((0x15B3, 0x1019), "mlx5_core", (4, 16), "MT4121", "IBM0000000002", "16.28.2006")
+CONNECTX_6 = NicModel((0x15B3, 0x101B), "mlx5_core", (4, 16), "MT4123", "MT_0000000223", "20.35.2000")
+CONNECTX_7 = NicModel((0x15B3, 0x1021), "mlx5_core", (5, 16), "MT4129", "MT_0000000838", "28.39.1002")
+EFA = NicModel((0x1D0F, 0xEFA0), "efa", (3, 16), firmware="0.0.0.0", class_code=0x020000)
+ENA = NicModel((0x1D0F, 0xEC20), "ena", (0, 0))
+GVNIC = NicModel((0x1AE0, 0x0042), "gve", (0, 0))
+VIRTIO = NicModel((0x1AF4, 0x1041), "virtio_net", (0, 0))
+X550 = NicModel((0x8086, 0x1563), "ixgbe", (3, 4))
+TG3 = NicModel((0x14E4, 0x1657), "tg3", (2, 4))
+R8169 = NicModel((0x10EC, 0x8125), "r8169", (2, 1))
+WIFI = NicModel((0x8086, 0x2725), "iwlwifi", (2, 1))
 
 _VENDORS = "vendors' data sheets and NVIDIA/deepops roles/nvidia-dgx (product names, GPUs, NICs)"
 _PLX8 = ((0x10B5, 0x8796), (0x10B5, 0x8796))
@@ -24,7 +74,7 @@ def _ib(number: int, model: NicModel, rate: str) -> Nic:
     return Nic(model, f"mlx5_{number}", f"ib{number}", rate, speed_mbps=speed, mtu=2044)
 
 
-def _management(model: NicModel = parts.X550, name: str = "eno1", speed: int = 10000) -> Nic:
+def _management(model: NicModel = X550, name: str = "eno1", speed: int = 10000) -> Nic:
     return Nic(model, netdev=name, speed_mbps=speed, address="10.0.0.11/24")
 
 
@@ -67,8 +117,8 @@ DGX_1V = Machine(
     ),
     firmware=Firmware("NVIDIA", "DGX-1 with V100-32", "DGX-1 with V100-32"),
     software=replace(_CUDA_12_1, open_driver=False),
-    gpu=parts.V100_32,
-    nics=(*(_ib(n, parts.CONNECTX_4, _EDR) for n in range(4)), _management(name="enp1s0f0")),
+    gpu=V100_32,
+    nics=(*(_ib(n, CONNECTX_4, _EDR) for n in range(4)), _management(name="enp1s0f0")),
     remotes=tuple(
         tuple(f"GPU{peer}" for peer in row)
         for row in ("123344", "022355", "011336", "001227", "005677", "114667", "245577", "344566")
@@ -115,9 +165,9 @@ DGX_A100 = Machine(
     ),
     firmware=Firmware("NVIDIA", "DGXA100 920-23687-2530-000", "DGXA100"),
     software=replace(_CUDA_12_1, fabric_manager=True),
-    gpu=parts.A100_80,
-    nics=(*(_ib(n, parts.CONNECTX_6, _HDR) for n in range(10)), _management()),
-    remotes=nvlinked(parts.A100_80, 8),
+    gpu=A100_80,
+    nics=(*(_ib(n, CONNECTX_6, _HDR) for n in range(10)), _management()),
+    remotes=nvlinked(A100_80, 8),
     peer_memory=True,
     words=words(
         8,
@@ -144,9 +194,9 @@ HGX_H100 = Machine(
     ),
     firmware=Firmware("NVIDIA", "DGXH100", "DGXH100"),
     software=replace(_CUDA_12_4, fabric_manager=True),
-    gpu=parts.H100,
-    nics=(*(_ib(n, parts.CONNECTX_7, _NDR) for n in range(8)), _management()),
-    remotes=nvlinked(parts.H100, 8),
+    gpu=H100,
+    nics=(*(_ib(n, CONNECTX_7, _NDR) for n in range(8)), _management()),
+    remotes=nvlinked(H100, 8),
     peer_memory=True,
     words=words(8, _pairs("mlx5_{}"), "NV18", PIX=_pairs("GPU{0} mlx5_{0}"), NODE=_SOCKETS),
 )
@@ -180,9 +230,9 @@ HGX_H200 = Machine(
     ),
     firmware=Firmware("Supermicro", "SYS-821GE-TNHR", "X13DEG-OAD"),
     software=replace(_CUDA_12_8, fabric_manager=True),
-    gpu=parts.H200,
-    nics=(*(_ib(n, parts.CONNECTX_7, _NDR) for n in range(10)), _management()),
-    remotes=nvlinked(parts.H200, 8),
+    gpu=H200,
+    nics=(*(_ib(n, CONNECTX_7, _NDR) for n in range(10)), _management()),
+    remotes=nvlinked(H200, 8),
     peer_memory=True,
     words=words(
         8,
@@ -211,9 +261,9 @@ DGX_B200 = Machine(
     ),
     firmware=Firmware("NVIDIA", "DGXB200", "DGXB200"),
     software=replace(_CUDA_12_8, fabric_manager=True),
-    gpu=parts.B200,
+    gpu=B200,
     nics=HGX_H100.nics,
-    remotes=nvlinked(parts.B200, 8),
+    remotes=nvlinked(B200, 8),
     peer_memory=True,
     **_JAMMY,
     words=words(8, _pairs("mlx5_{}"), "NV18", PXB=_pairs("GPU{0} mlx5_{0}"), NODE=_SOCKETS),
@@ -242,9 +292,9 @@ GB200_TRAY = Machine(
     ),
     firmware=Firmware("NVIDIA", "GB200 NVL", "PG548"),
     software=_CUDA_12_8,
-    gpu=parts.GB200,
+    gpu=GB200,
     nics=(*HGX_H100.nics[:4], _management()),
-    remotes=nvlinked(parts.GB200, 4),
+    remotes=nvlinked(GB200, 4),
     cluster=True,
     kernel="6.8.0-1025-nvidia-64k",
     distribution="Ubuntu 24.04.2 LTS",
@@ -282,8 +332,8 @@ POWER9 = Machine(
     ),
     firmware=Firmware(tree="8335-GTX"),
     software=Software("450.80.02", 11000, False, system_nccl="2.8.4"),
-    gpu=parts.V100_32,
-    nics=(*(_ib(n, parts.CONNECTX_5, _EDR) for n in range(4)), _management(parts.TG3, "enP5p1s0f0")),
+    gpu=V100_32,
+    nics=(*(_ib(n, CONNECTX_5, _EDR) for n in range(4)), _management(TG3, "enP5p1s0f0")),
     remotes=tuple((*(f"GPU{peer}",) * 3, *(f"npu{npu}",) * 3) for peer, npu in ((1, 0), (0, 0), (3, 1), (2, 1))),
     peer_memory=True,
     kernel="4.18.0-193.el8.ppc64le",
@@ -328,11 +378,9 @@ A3_MEGA = Machine(
         plugins={"/usr/local/nvidia/lib64": ("libnccl-net.so", "libnccl-tuner.so")},
         cached=("/usr/local/nvidia/lib64/libnccl-net.so",),
     ),
-    gpu=parts.H100,
-    nics=tuple(
-        Nic(parts.GVNIC, netdev=f"eth{n}", speed_mbps=200000, mtu=8244, address=f"10.{n}.0.11/24") for n in range(9)
-    ),
-    remotes=nvlinked(parts.H100, 8),
+    gpu=H100,
+    nics=tuple(Nic(GVNIC, netdev=f"eth{n}", speed_mbps=200000, mtu=8244, address=f"10.{n}.0.11/24") for n in range(9)),
+    remotes=nvlinked(H100, 8),
     kernel="6.6.72+",
     distribution="Container-Optimized OS from Google",
     words=words(8, (), "NV18"),
@@ -372,12 +420,12 @@ P4D = Machine(
         plugins={"/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu": ("libnccl-net.so", "libnccl-ofi-tuner.so")},
         cached=("/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so",),
     ),
-    gpu=parts.A100_40,
+    gpu=A100_40,
     nics=(
-        *(Nic(parts.EFA, name, rate="100 Gb/sec (4X EDR)", layer="Unknown") for name in _EFA),
-        Nic(parts.ENA, netdev="eth0", mtu=9001, address="10.0.0.11/20"),
+        *(Nic(EFA, name, rate="100 Gb/sec (4X EDR)", layer="Unknown") for name in _EFA),
+        Nic(ENA, netdev="eth0", mtu=9001, address="10.0.0.11/20"),
     ),
-    remotes=nvlinked(parts.A100_40, 8),
+    remotes=nvlinked(A100_40, 8),
     **_AMAZON,
     words=words(
         8,
@@ -399,8 +447,8 @@ VM_PHB = Machine(
     tree=(Root("0000:00", 0, ("ens3", "GPU0", "GPU1", "GPU2", "GPU3"), flat=True),),
     firmware=Firmware("QEMU", "Standard PC (Q35 + ICH9, 2009)", "", bios="SeaBIOS"),
     software=_CUDA_13,
-    gpu=parts.PRO_6000,
-    nics=(Nic(parts.VIRTIO, netdev="ens3", mtu=1450, address="10.0.0.11/24"),),
+    gpu=PRO_6000,
+    nics=(Nic(VIRTIO, netdev="ens3", mtu=1450, address="10.0.0.11/24"),),
     **_NOBLE,
     words=words(4, (), "PHB"),
 )
@@ -416,8 +464,8 @@ ONE_GPU = Machine(
     tree=(Root("0000:00", -1, ("eth0", "GPU0"), flat=True),),
     firmware=Firmware("Amazon EC2", "g5.8xlarge", "g5.8xlarge", bios="Amazon EC2"),
     software=_CUDA_12_4,
-    gpu=parts.A10G,
-    nics=(Nic(parts.ENA, netdev="eth0", mtu=9001, address="10.0.0.11/20"),),
+    gpu=A10G,
+    nics=(Nic(ENA, netdev="eth0", mtu=9001, address="10.0.0.11/20"),),
     **_AMAZON,
     words=words(1),
 )
@@ -436,7 +484,7 @@ L40S_8 = Machine(
     ),
     firmware=Firmware("Supermicro", "SYS-421GE-TNRT", "X13DEG-OA"),
     software=_CUDA_12_8,
-    gpu=parts.L40S,
+    gpu=L40S,
     nics=(_management(),),
     kernel="6.8.0-60-generic",
     distribution="Ubuntu 24.04.2 LTS",
@@ -467,10 +515,10 @@ A100_BRIDGED = Machine(
     ),
     firmware=Firmware("ASUSTeK COMPUTER INC.", "ESC8000A-E11", "KMPG-D32 Series"),
     software=replace(_CUDA_12_4, system_nccl="2.21.5"),
-    gpu=parts.A100_PCIE,
+    gpu=A100_PCIE,
     nics=(
         *(
-            Nic(parts.CONNECTX_6, f"mlx5_{n}", f"ens1f{n}np{n}", _EDR, "Ethernet", 100000, 9000, at)
+            Nic(CONNECTX_6, f"mlx5_{n}", f"ens1f{n}np{n}", _EDR, "Ethernet", 100000, 9000, at)
             for n, at in enumerate(("10.1.0.11/24", "10.2.0.11/24"))
         ),
         _management(),
@@ -497,7 +545,7 @@ H100_NVL_2 = Machine(
     tree=(Root("0000:00", 0, ("GPU0",)), Root("0000:20", 0, ("GPU1",)), Root("0000:60", 1, ("eno1",))),
     firmware=Firmware("Dell Inc.", "PowerEdge R7625", "0MTGYH", bios="Dell Inc."),
     software=_CUDA_12_8,
-    gpu=parts.H100_NVL,
+    gpu=H100_NVL,
     nics=(_management(),),
     remotes=(("GPU1",) * 12, ("GPU0",) * 12),
     words=words(2, (), "NV12"),
@@ -514,8 +562,8 @@ RTX_4090_2 = Machine(
     tree=(Root("0000:00", -1, ("GPU0", "GPU1", "enp5s0")),),
     firmware=Firmware("ASUS", "System Product Name", "ROG CROSSHAIR VIII HERO"),
     software=_CUDA_13,
-    gpu=parts.RTX_4090,
-    nics=(_management(parts.R8169, "enp5s0", 2500),),
+    gpu=RTX_4090,
+    nics=(_management(R8169, "enp5s0", 2500),),
     p2p="CNS",
     root=False,
     **_NOBLE,
@@ -530,7 +578,7 @@ LAPTOP = Machine(
     tree=(Root("0000:00", -1, ("wlp0s20f3",), flat=True),),
     firmware=Firmware("LENOVO", "21HDCTO1WW", "21HDCTO1WW", bios="LENOVO"),
     software=Software(torch="2.8.0+cpu", python="/usr/local/lib/python3.12/site-packages"),
-    nics=(Nic(parts.WIFI, netdev="wlp0s20f3", address="192.168.1.23/24"),),
+    nics=(Nic(WIFI, netdev="wlp0s20f3", address="192.168.1.23/24"),),
     kernel="6.14.0-33-generic",
     distribution="Ubuntu 24.04.3 LTS",
     root=False,

@@ -14,7 +14,7 @@ import zoo
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Failed, HostError, Missing, TimedOut
 from ncclprobe.model.values import Struct
-from zoo import software
+from zoo import system
 from zoo.answers import Answers
 from zoo.description import Machine
 from zoo.pci import DEVICES, functions
@@ -95,8 +95,8 @@ def shared_library(path: str, *functions: str, version: str) -> Change:
     """A libnccl with these functions, and its version among its constants."""
 
     def change(here: Answers) -> None:
-        software.library(here, path, "libc.so.6")
-        software.says_version(here, path, version)
+        system.library(here, path, "libc.so.6")
+        system.says_version(here, path, version)
         here.said["elf_symbols", path, "nccl"] = json.dumps({"defined": functions, "undefined": []})
 
     return change

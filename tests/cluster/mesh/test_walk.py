@@ -202,6 +202,10 @@ def test_what_a_node_does_not_answer_as_it_should_is_told_apart(
     outcome, number, words, passes = expected
     assert (row.outcome, row.tries, row.passes, words in row.detail) == (outcome, number, passes, True), row
     assert (row.rate_gbps is not None) is rate, row
+    if row.rate_gbps and "done" not in answers:  # whole chunks in half a second, at most 8 MiB
+        chunks = row.rate_gbps * 0.5e9 / 8 / CHUNK_BYTES
+        assert chunks == pytest.approx(round(chunks))
+        assert chunks <= 32
     assert not row.refused
 
 
