@@ -25,6 +25,7 @@ ANSWERS = {
     ("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]",
     ("open", "/dev/infiniband/uverbs0"): Denied("permission denied"),
 }
+XID = "Xid (PCI:0000:5b:00): 79"
 
 
 def excerpts(finding: Finding, node: str | None = "n0") -> tuple[Excerpt, ...]:
@@ -58,34 +59,29 @@ def test_the_answer_on_the_findings_own_device_comes_first() -> None:
     assert [each.lines[0][:3] for each in found] == ["200", "400"]
 
 
-def test_of_what_nvidia_smi_says_the_part_on_the_findings_gpu_is_marked() -> None:
-    (found,) = excerpts(fail("GPU1", "has a link down", evidence="NVML, link by link (nvidia-smi nvlink -s)"))
-    assert found.title == "nvidia-smi nvlink -s"
-    assert [found.lines[at] for at in found.cited] == ["GPU 1: H100"]
-
-
-def test_a_line_of_a_file_stands_among_its_neighbours_with_its_number() -> None:
-    (found,) = excerpts(fail("NCCL_NET", "is odd", evidence=seen("/etc/nccl.conf", "NCCL_NET=IB", 2)))
-    assert (found.first, found.cited, found.lines[1]) == (1, (1,), "NCCL_NET=IB")
-
-
-def test_of_the_environment_only_the_variable_is_shown_that_the_finding_names() -> None:
-    (found,) = excerpts(fail("NCCL_ALGO", "is odd", evidence=seen("environment", "NCCL_ALGO=Ring")))
-    assert found.lines == ("NCCL_ALGO=Ring",)
-
-
-def test_the_kernels_lines_have_their_times_and_the_cited_one_is_marked() -> None:
-    (found,) = excerpts(fail("GPU3", "fell off the bus", evidence=seen("/dev/kmsg", "Xid (PCI:0000:5b:00): 79")))
-    assert found.lines[found.cited[0]] == "[86.250000] NVRM: Xid (PCI:0000:5b:00): 79"
+@each_row(
+    ("subject", "evidence", "whole", "cited"),
+    [
+        ("GPU1", "NVML, link by link (nvidia-smi nvlink -s)", ("nvidia-smi nvlink -s", 0, 4), ["GPU 1: H100"]),
+        ("NCCL_NET", seen("/etc/nccl.conf", "NCCL_NET=IB", 2), ("/etc/nccl.conf", 1, 3), ["NCCL_NET=IB"]),
+        ("NCCL_ALGO", seen("environment", "NCCL_ALGO=Ring"), ("env", 0, 1), ["NCCL_ALGO=Ring"]),
+        ("GPU3", seen("/dev/kmsg", XID), ("NVRM", 0, 2), [f"[86.250000] NVRM: {XID}"]),
+    ],
+)
+def test_of_an_answer_the_lines_of_the_finding_are_marked(
+    subject: str, evidence: str | Evidence, whole: tuple[str, int, int], cited: list[str]
+) -> None:
+    (found,) = excerpts(fail(subject, "is odd", evidence=evidence))
+    assert (found.title, found.first, len(found.lines)) == whole
+    assert [found.lines[at] for at in found.cited] == cited
 
 
 def test_a_note_a_node_without_answers_and_a_finding_of_the_run_have_no_excerpt() -> None:
     assert excerpts(note("NCCL_NET", "is set", evidence="/etc/nccl.conf")) == ()
     assert excerpts(fail("NCCL_NET", "is odd", evidence="/etc/nccl.conf"), "n9") == ()
     assert excerpts(fail("NCCL_NET", "is odd", evidence="/etc/nccl.conf"), None) == ()
-    assert [each.node for each in excerpts(fail("a", "b", evidence="/etc/nccl.conf", nodes=("n9", "n1")), None)] == [
-        "n1"
-    ]
+    of_two = fail("a", "b", evidence="/etc/nccl.conf", nodes=("n9", "n1"))
+    assert [each.node for each in excerpts(of_two, None)] == ["n1"]
 
 
 def test_a_long_answer_is_cut_and_says_by_how_much() -> None:
@@ -97,12 +93,11 @@ def test_a_long_answer_is_cut_and_says_by_how_much() -> None:
 
 
 def test_every_excerpt_of_a_report_has_its_bound() -> None:
-    answers = {("read", f"/proc/{n}"): "1" for n in range(500)}
+    answers: dict[tuple[str | int, ...], str] = {("read", f"/proc/{n}"): "1" for n in range(500)}
     found = [fail(str(n), "m", evidence=f"/proc/{n}") for n in range(500)]
     verdicts = [Verdict("a.b", "n0", Status.FAIL, "t", findings=(each,)) for each in found]
-    assert (
-        len(evidence_excerpts.machine_excerpts(verdicts, [Snapshot("n0", {}, {}, answers)])) == evidence_excerpts.MOST
-    )
+    shown = evidence_excerpts.machine_excerpts(verdicts, [Snapshot("n0", {}, {}, answers)])
+    assert len(shown) == evidence_excerpts.MOST
 
 
 def _cause(name: str, line: int) -> Cause:

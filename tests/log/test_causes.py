@@ -55,20 +55,17 @@ INIT = (
 )
 
 
-def test_clocks_are_compared_by_what_several_hosts_did_together() -> None:
-    logs = {"a": INIT.format(s=1, h="n0", r=0, c=9), "b": INIT.format(s=41, h="n1", r=1, c=9)}
+@each_row(
+    ("other", "ahead_s", "words"),
+    [
+        (9, {"n0": 0.0, "n1": 40.0}, "the clock of n1 is 40 s ahead, by 1 communicator that several hosts initialised"),
+        (8, {}, "not compared"),
+    ],
+)
+def test_clocks_are_compared_by_what_hosts_did_together(other: int, ahead_s: dict[str, float], words: str) -> None:
+    logs = {"a": INIT.format(s=1, h="n0", r=0, c=9), "b": INIT.format(s=41, h="n1", r=1, c=other)}
     found = clocks(read((name, [text.encode()]) for name, text in logs.items()))
-    assert found.ahead_s == {"n0": 0.0, "n1": 40.0}
-    assert (
-        found.in_words() == "the clock of n1 is 40 s ahead, by 1 communicator that several hosts initialised together"
-    )
-
-
-def test_clocks_without_a_shared_moment_are_compared_with_nothing() -> None:
-    logs = {"a": INIT.format(s=1, h="n0", r=0, c=8), "b": INIT.format(s=41, h="n1", r=1, c=9)}
-    found = clocks(read((name, [text.encode()]) for name, text in logs.items()))
-    assert found.ahead_s == {}
-    assert "not compared" in found.in_words()
+    assert (found.ahead_s, words in found.in_words()) == (ahead_s, True)
 
 
 def test_ranks_without_a_log_are_asked_for() -> None:
