@@ -238,7 +238,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_input_has_one_clear_line(
     command: str, answer: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(ROWS) >= 120
+    assert len(ROWS) >= 200
     if Path("/dev/nvidia0").exists() and "nccl" in command.split():
         pytest.skip("this machine has a GPU")
     monkeypatch.chdir(folder)

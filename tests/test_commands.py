@@ -144,36 +144,13 @@ def test_a_capture_is_private_names_what_to_do_with_it_and_is_judged_once(tmp_pa
 @each_row(
     ("argv", "words"),
     [
-        (["doctor", "no-such.jsonl"], "no-such.jsonl: cannot be read"),
-        (["doctor", "--backend", "mpi"], "--backend: 'mpi' is not a known choice; choose from nccl, gloo"),
-        (["doctor", "--timeout", "soon"], "--timeout: must be a number above 0 and below 1e9, not 'soon'"),
-        (["doctr"], "'doctr' is not a known command; did you mean doctor?"),
-        (["doctor", "--select", "nosuch"], "'nosuch' is not a known check; `ncclprobe checks` lists all checks"),
-        (["doctor", "--ignore", "env"], "--ignore: 'env' is not a known check; did you mean 'env.*'?"),
-        (["doctor", "--backend", "gloo", "--expect-gpus", "8"], "leave one out"),
-        (["doctor", "--expect-gpus", "-1"], "-1"),
-        (["doctor", "--timeout", "0"], "above 0 and below 1e9"),
         (["doctor", "--path", "a\n/b"], "is not a path"),
-        (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures cannot be used together"),
         (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
-        (["doctor", "--backend", "gloo", "--json", "/no/such/folder/r.json"], "cannot be written"),
-        (["doctor", "--backend", "gloo", "--expect-nics", "8"], "gloo does not use NCCL's NICs; leave one out"),
-        (["doctor", "--one-job"], "--one-job needs the captures of several nodes"),
-        (["doctor", HGX, "--keep", "x"], "--keep and captures cannot be used together"),
-        (["report", SAVED, SAVED, "--nodes-out", "x"], "--nodes-out takes only one report"),
         (["report", *[SAVED] * (bounds.SERIES_REPORTS + 1)], f"; give {bounds.SERIES_REPORTS} at most"),
-        (["checks", "--test", "none.py"], "--test none.py: no such file"),
-        (["checks", "--test", "none"], "--test 'none': no installed distribution has an entry point of that name"),
-        (["compare", HGX, SAVED], "give two captures, or two runs"),
-        (["doctor", "--exp"], "--exp is not a known option of ncclprobe doctor; did you mean --expect"),
-        (["doctor", "--l"], "--l is not a known option of ncclprobe doctor; `ncclprobe doctor --help` lists all"),
-        (["report"], "give a JSON report"),
-        (["report", "no-such.json"], "no-such.json: cannot be read"),
-        (["capture", "-o", "/no/such/folder/c.jsonl"], "cannot be written"),
         (["compare", "no\x1b[31m\nsuch — file", "b"], "no\\x1b[31m\\nsuch — file: cannot be read"),
     ],
 )
-def test_bad_usage_is_one_line_on_stderr_and_exit_2(
+def test_more_than_can_be_given_and_a_hostile_name_are_one_line_on_stderr_and_exit_2(
     argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == 2

@@ -154,16 +154,9 @@ def test_a_report_that_cannot_count_is_refused_in_one_line_and_keeps_no_other_fr
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["add"], "FILE is missing; see ncclprobe fleet add --help"),
-        (["node"], "NAME is missing; see ncclprobe fleet node --help"),
-        (["node", "n1", "n2"], "n2: unexpected argument; see ncclprobe fleet node --help"),
-        (["rename", "n1"], "NEW is missing; see ncclprobe fleet rename --help"),
         (["ad"], "'ad' is not a known word after `ncclprobe fleet`; did you mean add?"),
         (["add", "r.json", "--exit-code"], "--exit-code"),
         ([], "`ncclprobe fleet add REPORT` creates one"),
-        (["page"], "--html is missing"),
-        (["page", "--html", "f.html", "--json"], "--json is not a known option of ncclprobe fleet page"),
-        (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(fleet: Fleet, argv: Sequence[str], why: str) -> None:
