@@ -113,26 +113,15 @@ def test_each_statistic_of_a_row_is_what_it_is_by_hand(
     assert [stats.summary([0.25] * count) for count in (1, 2, 4)] == [TimeStats(mean=250_000)] * 3  # no spread
 
 
-@each_row(
-    ("percent", "count", "expected"),
-    [(50, 4, 2), (50, 5, 3), (95, 100, 95), (95, 5, 5), (99, 50, 50), (100, 3, 3), (0, 3, 1)],
-)
-def test_percentiles_are_nearest_rank(percent: float, count: int, expected: float) -> None:
-    assert stats.percentile(list(range(count, 0, -1)), percent) == expected
+def test_percentiles_are_nearest_rank_and_the_interval_of_the_median_is_that_by_hand() -> None:
+    """At least 3 of 5 draws among the first of 5: 0.058, so even the smallest is not ruled out; 3 of 6: 0.062.
 
-
-@each_row(
-    ("count", "low", "high"),
-    [
-        (5, 1, 5),  # at least 3 of 5 draws among the first of 5: 0.058, so even the smallest is not ruled out
-        (7, 2, 6),  # at least 4 of 7 among the first of 7: 0.010, among the first two: 0.108
-        (9, 2, 8),  # at least 5 of 9 among the first of 9: 0.001, among the first two: 0.030
-        (6, 1, 6),  # at least 3 of 6 among the first of 6: 0.062
-        (1, 1, 1),
-    ],
-)
-def test_the_interval_of_the_median_by_hand(count: int, low: int, high: int) -> None:
-    assert stats.median_interval(list(range(count, 0, -1))) == (low, high)
+    At least 4 of 7 among the first of 7: 0.010, among the first two: 0.108; 5 of 9: 0.001 and 0.030.
+    """
+    ranks = {(50, 4): 2, (50, 5): 3, (95, 100): 95, (95, 5): 5, (99, 50): 50, (100, 3): 3, (0, 3): 1}
+    assert {each: stats.percentile(list(range(each[1], 0, -1)), each[0]) for each in ranks} == ranks
+    intervals = {1: (1, 1), 5: (1, 5), 6: (1, 6), 7: (2, 6), 9: (2, 8)}
+    assert {count: stats.median_interval(list(range(count, 0, -1))) for count in intervals} == intervals
 
 
 @given(samples)

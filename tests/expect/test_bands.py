@@ -172,9 +172,8 @@ def test_a_row_is_judged_by_what_is_expected_and_its_interval(
     assert {rate: judge(row(rate, half), band).status for rate in statuses} == statuses
 
 
-@each_row("hiccup", [1.0, 3.0, 100.0])
-def test_the_number_that_is_shown_is_the_number_that_is_judged(hiccup: float) -> None:
-    times = TimeStats(mean=20.0 * hiccup, median=20.0, min=19.9, p95=20.0 * hiccup, max=80.0 * hiccup, stdev=1.0)
+def test_the_number_that_is_shown_is_the_number_that_is_judged_whatever_the_mean() -> None:
+    times = TimeStats(mean=2000.0, median=20.0, min=19.9, p95=2000.0, max=8000.0, stdev=1.0)
     shown = replace(ROW, time_us=times, interval_us=(20.0, 20.0))
     assert [judge(replace(shown, busbw_GBps=rate), BAND).status for rate in (81.0, 79.0)] == ["warn", "fail"]
 
