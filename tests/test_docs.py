@@ -15,8 +15,6 @@ from documentation import PAGES, ROOT, Block, blocks, prints
 
 from ncclprobe import DOCS
 from ncclprobe.commands import COMMANDS
-from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.explain_pages import entry
 from ncclprobe.expect import evidence
 from ncclprobe.nccl.parameters import table
 from tests.each_row import each_row
@@ -128,20 +126,6 @@ def test_what_fails_by_an_expectation_is_what_its_page_says() -> None:
     known = {"nvlink hopper": 6, "nvlink ampere": 7, "nvlink blackwell": 7, "ib": 6, "roce": 8, "tcpxo": 9, "mnnvl": 9}
     assert one_way == {**known, "efa": 9, "roce unified": 9, "nvlink pairs": 9}
     assert least["pcie"] == 6
-
-
-@each_row("wanted", ["env.value", "log.port"])
-def test_the_page_of_a_check_says_what_explain_says(wanted: str) -> None:
-    parts = [check for check in every_check() if check.id == wanted]
-    code = pages_of_the_code()
-    page = code.check_section(parts)
-    assert page.startswith(f"## {wanted} {{ #{wanted} }}\n")
-    for check in parts:
-        missing = [said for said in (check.title, check.why, check.fix, check.right) if code.text(said) not in page]
-        assert not missing, check.key
-        example = "\n".join(entry(check.key)).partition("example of what it finds:\n")[2].partition("\n\n")[0]
-        assert example
-        assert example in page
 
 
 def test_the_address_of_a_checks_page_is_the_one_that_is_printed() -> None:

@@ -32,16 +32,6 @@ def test_every_ordered_pair_is_tried_once_on_every_role(nodes: int, roles: list[
         assert len({call.to for call in turn}) == nodes  # in each place of the order all call different nodes
 
 
-@each_row("nodes", [2, 3, 4, 64, 65, 100, 2048])
-def test_beyond_the_limit_only_neighbours_are_called_and_streams_go_to_those_ahead(nodes: int) -> None:
-    plans = plan_mesh({node: listeners(node, "nccl0") for node in range(nodes)})
-    powers = {1 << k for k in range(11) if 1 << k <= nodes // 2}
-    away = {*range(1, nodes)} if nodes <= 64 else powers | {nodes - power for power in powers}
-    for me, plan in plans.items():
-        assert {(call.to - me) % nodes for call in plan.calls} == away
-        assert [(call.to - me) % nodes for call in plan.rates] == [1, 2, 3, 4][: nodes - 1]
-
-
 def test_an_interface_is_walked_only_where_both_ends_have_it_and_ranks_may_be_missing() -> None:
     plans = plan_mesh({0: listeners(0, "nccl0", "default"), 2: listeners(2, "nccl0"), 7: []}, names={0: "a", 2: "b"})
     assert [(call.to, call.role) for call in plans[0].calls] == [(2, "nccl0")]
