@@ -20,9 +20,15 @@ from tests.pasted_texts import (
 )
 
 UP = IBSTAT.format(state="Active", physical="LinkUp")
+RATES = {2.5: "Sleep", 10: "Polling", 20: "Disabled", 40: "Training", 56: "LinkUp", 100: "Link_Up"}
+RATES |= {200: "LinkErrorRecovery", 400: "Broken", 800: "Up", 196: "Up", 195: "Up"}
 FORMS = {
     "ibstat": IBSTAT.format(state="Initializing", physical="LinkUp"),
     "ibstatus": IBSTATUS,
+    "ports of every rate": "".join(
+        f"CA 'mlx5_{rate}'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: {state}\n\t\tRate: {rate}\n"
+        for rate, state in RATES.items()
+    ),
     "ibv_devinfo": DEVINFO,
     "rdma link": "link mlx5_0/1 state DOWN physical_state DISABLED netdev eth1\n",
     "ibdev2netdev": "mlx5_0 port 1 ==> ib0 (Up)\n",
