@@ -4,6 +4,7 @@ import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,6 +64,29 @@ def test_a_library_says_what_it_needs_where_to_look_and_which_versions_and_symbo
     assert elf.texts(nccl, "NCCL version") == ("NCCL version 2.31.2+cuda13.3", "NCCL version of nothing")
     assert [len(each) for each in elf.texts(nccl, "long: ")] == [bounds.ELF_TEXT]
     assert elf.texts(asks, "NCCL version 2.") == ()
+
+
+@needs_compiler
+@each_row(
+    ("name", "most", "read", "found"),
+    [
+        ("ELF_TEXTS", 1, lambda path: elf.texts(path, "NCCL version"), ("NCCL version 2.31.2+cuda13.3",)),
+        ("ELF_TEXT", 4, lambda path: elf.texts(path, "NCCL version"), ("NCCL",)),
+        ("ELF_CONTENT_BYTES", 10, lambda path: (elf.texts(path, "NCCL"), elf.symbols(path, "n")),
+         (("NCCL versi",), ((), ()))),
+        ("ELF_VERSIONS", 1, lambda path: elf.dynamic(path).versions, ("libnccl.so.2",)),
+        ("ELF_VERSIONS", 1, lambda path: [*map(len, elf.dynamic(f"{path[:-9]}ask.so").needs_versions.values())], [1]),
+        ("ELF_TABLE", 32, elf.dynamic, None), ("ELF_STRING", 5, elf.dynamic, None),
+    ],
+)  # fmt: skip
+def test_no_more_of_a_library_is_read_than_is_allowed(
+    name: str, most: int, read: Callable[[str], object], found: object, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, name, most)
+    try:
+        assert read(str(libraries / "libnccl.so.2")) == found
+    except Failed:
+        assert found is None
 
 
 READERS = (elf.dynamic, lambda path: elf.symbols(path, "nccl"), lambda path: elf.texts(path, "NCCL"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Any
 
-from conftest import answers
+from conftest import FACTS, answers
 
 from ncclprobe.checks.env.fixtures import fabric, nccl, port
 from ncclprobe.checks.nvl import TRAY
@@ -62,6 +62,15 @@ from ncclprobe.model.values import asdict
 Said = dict[Question, Any]
 GONE = Missing("not there")
 REFUSALS = {"missing": GONE, "denied": Denied("no"), "odd": "?"}
+
+
+def sections(name: str) -> dict[str, str]:
+    """Return the texts of a file in tests/data, by their titles."""
+    parts = (FACTS.parent / name).read_text().split("== ")[1:]
+    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+
+
+TEXTS = sections("kernel_texts.txt")
 
 
 def given(fact: object, kind: type | None = None) -> Collector:
@@ -125,20 +134,7 @@ INTERFACES: Said = {
     **reads(f"{NET}/veth1", uevent="INTERFACE=veth1\n", speed="-1\n"),
     ("link", f"{NET}/lo"): "../../devices/virtual/net/lo",
 }  # fmt: skip
-ROUTE = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
-eth0	00000000	010200C0	0003	0	0	100	00000000	0	0	0
-eth0	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
-eth1	000300C0	00000000	0000	0	0	0	00FFFFFF	0	0	0
-*	0000000A	00000000	0201	0	0	0	000000FF	0	0	0
-"""
-ROUTE6 = """fe800000000000000000000000000000 40 {0} 00 {0} 00000100 00000002 00000000 00000001     eth0
-{0} 00 {0} 00 fd000000000000000000000000000001 00000400 00000002 00000000 00000003     eth0
-00000000000000000000000000000001 80 {0} 00 {0} 00000000 00000002 00000000 80200001       lo
-fd000000000000000000000000000000 40 {0} 00 {0} 00000100 00000003 00000000 00100001     eth0
-fd010000000000000000000000000000 40 {0} 00 {0} 00000100 00000003 00000000 00000201     eth0
-fd020000000000000000000000000000 40 {0} 00 {0} 00000100 00000003 00000000 00000000     eth0
-ff000000000000000000000000000000 08 {0} 00 {0} 00000100 00000003 00000000 00000001     eth0
-""".format("0" * 32)
+ROUTE, ROUTE6, TCP = (TEXTS[f"/proc/net/{each}"] for each in ("route", "ipv6_route", "tcp"))
 RULES: list[dict[str, Any]] = [
     {"priority": 0, "src": "all", "table": "local"},
     {"priority": 49, "src": "all", "dst": "10.3.0.0", "dstlen": 16, "action": "unreachable"},
@@ -177,9 +173,6 @@ def rail(name: str, address: str, index: int, *flags: str) -> Interface:
 
 RAILS = Interfaces((rail("a", "10.0.0.1", 2), rail("b", "10.0.0.2", 3), rail("c", "10.0.1.1", 4),
                     rail("lo", "10.0.1.2", 1, "loopback")))  # fmt: skip
-TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 65298 1 0 100 0 0 10 0
-"""
 TCP6 = TCP.replace("0100007F:733C", f"{'0' * 24}01000000:E10E").replace(" 00000000:0000 0A", f" {'0' * 32}:0000 0A")
 PORTS: Said = {
     ("lines", "/proc/net/tcp", ports.LISTENING): TCP,
@@ -396,13 +389,7 @@ NIC_COUNTERS: Said = {
     ("list", f"{traffic.RDMA}/mlx5_0/ports"): ["1"],
     ("files", f"{traffic.RDMA}/mlx5_0/ports/1/counters"): {"port_xmit_data": "10", "port_rcv_data": "20"},
 }
-FILE_SYSTEMS = """\
-23 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
-60 23 0:50 / /data rw,nosuid shared:3 - nfs4 fs1:/export rw,vers=4.2,hard,clientaddr=10.0.0.7
-61 23 0:51 /sub /my\\040data ro,relatime - lustre 10.0.0.1@tcp:/fsx rw,flock
-62 60 0:52 / /data/cache rw - tmpfs tmpfs rw,size=64k
-63 23 0:53 / /data rw - nfs4 fs2:/export rw,vers=4.2,hard
-"""
+FILE_SYSTEMS, TWO_GPUS = TEXTS["/proc/self/mountinfo"], TEXTS["nvidia-smi nvlink -s"]
 LOOK = {"kind": "folder", "real": "/data/set", "uid": 0, "gid": 0, "mode": "0755", "user": 0, "nbytes": 4096,
         "read": True, "enter": True}  # fmt: skip
 DATA: Said = {
@@ -447,13 +434,6 @@ SEEN = Paths(
           Path(0, "default", "eth1", "10.1.0.2", "10.1.0.1", "refused", "Connection refused", tries=2)),
     unopened={"nccl1": "Cannot assign requested address"},
 )  # fmt: skip
-TWO_GPUS = """\
-GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)
-\t Link 0: 26.562 GB/s
-\t Link 1: <inactive>
-GPU 3: NVIDIA RTX A6000 (UUID: GPU-bbbb)
-NVML: Unable to retrieve NVLink information as all links are inActive
-"""
 SMI_LIST = ("run", "nvidia-smi", "-L")
 MATRIX = ("run", "nvidia-smi", "topo", "-m")
 

@@ -21,6 +21,7 @@ from ncclprobe.logs.torch_lines import Progress, TimedOutWork
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, HostError
 from ncclprobe.model.snapshot import Absent
+from tests.facts.made_up import sections
 
 TORCHRUN = {
     "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1",
@@ -97,9 +98,7 @@ _HALF: Sequence[Any] = (
     (Flags(node_rank=1), TORCHRUN), (Flags(), {}), (Flags(1), {}), (ALL_FLAGS, {}), (Flags(2, 0), _MET),
     (Flags(master_port=1234), TORCHRUN), *((ALL_FLAGS, each) for each in ({"RANK": "0"}, SALLOC, ACCELERATE)),
 )  # fmt: skip
-_LINES = {
-    lines[0]: lines[1:] for lines in map(str.splitlines, (FACTS.parent / "log_lines.txt").read_text().split("== ")[1:])
-}
+_LINES = {title: text.splitlines() for title, text in sections("log_lines.txt").items()}
 _MAPPED = ("::ffff:10.1.0.1", "::ffff:10.2.0.1")
 _STANDING = [TimedOutWork(rank, 7, "ALLREDUCE", 4, group="0") for rank in (0, 1, 3)]
 

@@ -11,7 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ncclprobe.host import processes, py_spy, tcp_sockets, waits
+from ncclprobe.host import command, deadlines, files, processes, py_spy, tcp_sockets, waits
+from ncclprobe.host.live import LiveHost
+from ncclprobe.model.errors import HostError, Missing
+from tests.facts.made_up import TEXTS
 
 Files = Mapping[str, str | bytes]
 _POLL, _SELECT, _PATH, _END = 0x100, 0x200, 0x300, 4090
@@ -22,13 +25,7 @@ _MEMORY[_PATH : _PATH + 8], _MEMORY[_END : _END + 9] = b"/data/x\0", b"/abcdefg\
 _OPEN: Files = {"fd/0": "->pipe:[1]", "fd/5": "->socket:[9]", "fd/6": "->/data/file", "fd/9": "->socket:[8]",
                 "fdinfo/3": "pos: 0\ntfd:        6 events: 19\n", "mem": bytes(_MEMORY),
                 "fdinfo/4": "pos:\t0\ntfd:        9 events: 19\ntfd:        5 events: 1 data: 7\n"}  # fmt: skip
-_LOCKS = """\
-1: POSIX  ADVISORY  READ 77 00:1b:5 0 EOF
-2: FLOCK  ADVISORY  WRITE 4242 fd:01:77 0 EOF
-2: -> FLOCK  ADVISORY  WRITE 4243 fd:01:77 0 EOF
-3: OFDLCK ADVISORY  WRITE -1 fd:01:78 0 EOF
-3: -> POSIX  ADVISORY  WRITE 4244 fd:01:78 0 EOF
-"""
+_LOCKS = TEXTS["/proc/locks"]
 _WAITS_77 = _LOCKS.replace("4243", "77")
 _STAT = [str(number) for number in range(40)]
 
@@ -108,6 +105,20 @@ def _numbered(*frames: Any) -> object:
         return py_spy.numbers("7")
 
 
+def _ran(script: str) -> str:
+    with mock.patch("ncclprobe.model.bounds.ANSWER_BYTES", 10 if "?" not in script else 1000):
+        try:
+            return command.run(["sh", "-c", script], 10.0)
+        except HostError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def _patience(*question: str) -> object:
+    host = LiveHost((), bool)
+    with mock.patch.object(host, "_ask", side_effect=lambda kind, rest, asked, patience_s: (patience_s, asked)):
+        return host.ask(*question)
+
+
 _INFO = bytes((1, 0, 2, 3)) + bytes(48) + struct.pack("=2I", 700, 1500) + bytes(60) + struct.pack("=2Q", 9, 11)
 _V1 = "3:freezer:/job\n2:memory:/job\n1:cpu:/job\n"
 _RAN = {"schedstat": "1500000000 1 1"}
@@ -178,6 +189,22 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             (_frame("t.py", {"rank": "<Rank>"}), _frame(f"{_SPAWN}.py", {"i": "1"}, 0, "_wrap")),
             (_frame("t.py", {"i": "4", "r": "1" * 12}),), (_frame(f"{_SPAWN}.py", {"i": "1"}),),
             (_frame("x.py", {"i": "1"}, 0, "_wrap"),), (_frame("t.py", {"rank": None}),), (_frame("t.py", None),)]),
+        "errors of the system": (lambda error: repr(command.as_host_error(error, "x")), [
+            FileNotFoundError(2, "no"), NotADirectoryError(20, "no"), PermissionError(13, "Permission denied"),
+            PermissionError(1, "Operation not permitted"), PermissionError(), MemoryError(), ValueError("odd"),
+            OSError(5, "Input/output error"), Missing("own")]),
+        "variables of a process": (command._environment, [
+            {"PATH": "/a:b:./c::/d", "LD_LIBRARY_PATH": "/a;$ORIGIN/x:rel", "PYTHONINSPECT": "1", "X": "."},
+            {"PATH": "", "LD_LIBRARY_PATH": "/a;/b"},
+            {"PATH": ".:b", "PYTHONHOME": "x", "PYTHONPYCACHEPREFIX": "/a:"}]),
+        "what a command says": (_ran, [(script,) for script in (
+            "printf 1234567890", "printf 12345678901", "printf 12345; printf 123456 >&2",
+            "echo a; echo b  c >&2; exit 3", "echo out; exit 1", "kill -9 $$",
+            "printf '?%.0s' $(seq 400) >&2; exit 2")]),
+        "deadlines": (lambda: deadlines.QUESTION_S, [()]),
+        "deadline of a question": (_patience, [
+            ("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf", "1"), ("nvml", "x"), ("uname",)]),
+        "files of captures": (files.named_after, ["n0", "a/b c#1.x-y", "é..", "n" * 101]),
         "descendants": (processes._beneath, [(1, {1: 0, 2: 1, 3: 2, 4: 0}), (9, {1: 0}), (1, {1: 1})]),
         "connections of a process": (_connection, [
             (1,), (2,), (8,), (5,), (1, (2, _INFO)), (1, (1, b"x"), (2, _INFO[:60])), (1, (1, b"xyz" * 3))]),

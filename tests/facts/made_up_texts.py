@@ -65,11 +65,7 @@ LIMITS = [["a:1", 0, "-", "nofile", "512"], ["a:2", 2, "soft", "nofile", "700"],
           ["b:1", 0, "hard", "memlock", "unlimited"], ["b:2", 0, "soft", "memlock", "64"],
           ["b:3", 2, "soft", "nproc", "1"], ["b:4", 2, "soft", "nofile", "many"]]  # fmt: skip
 COUNTER = {"packets": 0, "bytes": 0}
-TOPOLOGY = """<system version="1">
- <cpu numaid="0"><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:00:00.0" class="0x030200"/>
- <pci busid="0101:00:00.0" class="0x020700"/></pci></cpu>
-</system>
-"""
+TOPOLOGY = of.TEXTS["NCCL_TOPO_FILE"]
 
 
 def space(config: bytes) -> str:
@@ -137,34 +133,7 @@ def _merged(*files: str) -> object:
     return merged.effective, merged.overridden
 
 
-HEALTHY = {
-    "product_name": "NVIDIA H200",
-    "uuid": "GPU-0",
-    "pci": "<pci_bus_id>00000000:07:00.0</pci_bus_id><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen>"
-    "<current_link_gen>1</current_link_gen></pcie_gen><link_widths><max_link_width>16x</max_link_width>"
-    "<current_link_width>16x</current_link_width></link_widths></pci_gpu_link_info><replay_counter>3</replay_counter>",
-    "persistence_mode": "Enabled",
-    "mig_mode": "<current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig>",
-    "clocks_event_reasons": "<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>"
-    "<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>",
-    "fb_memory_usage": "<total>143771 MiB</total><used>600 MiB</used>",
-    "bar1_memory_usage": "<total>262144 MiB</total>",
-    "compute_mode": "Default",
-    "ecc_mode": "<current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc>",
-    "ecc_errors": "<volatile><sram_correctable>7</sram_correctable><sram_uncorrectable_parity>0"
-    "</sram_uncorrectable_parity><dram_uncorrectable>0</dram_uncorrectable></volatile><aggregate>"
-    "<sram_uncorrectable_parity>1</sram_uncorrectable_parity><sram_uncorrectable_secded>2</sram_uncorrectable_secded>"
-    "<dram_uncorrectable>4</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>",
-    "remapped_rows": "<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>",
-    "temperature": "<gpu_temp>31 C</gpu_temp><gpu_temp_slow_threshold>92 C</gpu_temp_slow_threshold>",
-    "gpu_power_readings": "<current_power_limit>200.00 W</current_power_limit>"
-    "<default_power_limit>700.00 W</default_power_limit>",
-    "applications_clocks": "<graphics_clock>1980 MHz</graphics_clock>",
-    "fabric": "<state>Completed</state><status>Success</status><cliqueId>7</cliqueId><clusterUuid>ab-cd</clusterUuid>"
-    "<health><bandwidth>Full</bandwidth><route_unhealthy>False</route_unhealthy></health>",
-    "processes": "<process_info><type>C</type><used_memory>512 MiB</used_memory></process_info>"
-    "<process_info><type>G</type><used_memory>4 MiB</used_memory></process_info>",
-}
+HEALTHY: dict[str, str] = json.loads((FACTS.parent / "nvidia_smi_gpu.json").read_text())
 """One GPU of ``nvidia-smi -q -x``: names and units as nvsmi_device_v12.dtd and nvidia-smi(1) have them."""
 
 
