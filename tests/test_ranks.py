@@ -255,17 +255,6 @@ def test_a_rank_that_reaches_nobody_says_what_it_tried(
     assert says.format(taken) in process.err
 
 
-def test_ranks_with_other_options_are_told_instead_of_waiting_for_each_other(lab: Lab) -> None:
-    seats, own = by_hand(free_port()), ["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT]
-    processes = [lab.start([*own, "-n", str(5 + rank)], seats(rank)) for rank in range(2)]
-    assert processes[0].wait() == 2
-    processes[1].popen.terminate()  # as torchrun would
-    assert processes[1].wait() == 2
-    assert "rank 1 on " in processes[0].err
-    assert "different options from rank 0" in processes[0].err
-    assert (processes[0].err.count("\n"), processes[1].err) == (1, "")
-
-
 # The other commands.
 
 

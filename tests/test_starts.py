@@ -27,10 +27,9 @@ from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.errors import Failed, HostError, Missing
 from ncclprobe.model.findings import ExitCode, Severity, Verdict
-from ncclprobe.model.nccl_selection import Choices, Decision
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
+from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose, usable_gpus
 from ncclprobe.report import text
@@ -160,14 +159,6 @@ def test_cuda_reads_its_list_up_to_the_first_entry_that_names_no_gpu(text: str, 
     two = Gpus((replace(one, uuid="GPU-0a"), replace(other, uuid="GPU-1b")), "570.86.15", (12, 8))
     found = usable_gpus(two, Environment({"CUDA_VISIBLE_DEVICES": text}))
     assert (found.chosen, found.refused) == (left, left == ())
-
-
-def test_a_report_of_an_older_release_refuses_nothing() -> None:
-    part: Decision[Any] = Decision(None, "not asked")
-    made = choose(Snapshot("n", {Settings: Absent("not asked")}))
-    assert isinstance(made, Choices)
-    assert made.refused == ()
-    assert not part.refused
 
 
 def doctors(seen: Snapshot) -> Report:

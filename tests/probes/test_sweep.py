@@ -12,10 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.model.measurement import Library, Measurement, SkippedRow
-from ncclprobe.model.ops import OPS
-from ncclprobe.model.registry import discover
 from ncclprobe.probes import nccl_library, sweep
-from ncclprobe.probes.collectives import Call, Probe
+from ncclprobe.probes.collectives import Call
 from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
@@ -137,12 +135,6 @@ def test_the_order_of_things_is_that_of_nccl_tests(link: Link) -> None:
     assert link.log == [*first_call, *warm_up, *size, *size]
 
 
-def test_gloo_is_always_blocking(link: Link) -> None:
-    [row] = measured(plan(mode="queued"), link)
-    assert (row.mode, row.library.name) == ("blocking", "gloo")
-    assert link.log[-2:] == ["call", "synchronise"]
-
-
 @pytest.mark.usefixtures("nccl")
 def test_a_graph_holds_a_whole_batch_and_is_its_one_call(link: Link) -> None:
     sizes = (64 * KiB, 256 * KiB)
@@ -186,21 +178,7 @@ def test_a_collective_that_fetches_nothing_from_the_other_rank_is_wrong_by_that_
     assert [row.wrong for row in measured(plan(ops=("all_gather",), verify=True))] == [2 * 8 * KiB] * 2  # of two ranks
 
 
-def test_every_operation_runs_in_every_place_all_are_bound_and_only_reductions_have_a_reduction() -> None:
-    rows = measured(plan(ops=tuple(OPS), redop="max"))
-    assert [(row.op, row.place) for row in rows] == [(op.name, place) for op in OPS.values() for place in op.places]
-    assert {row.op for row in rows if row.redop == "max"} == {"all_reduce", "reduce", "reduce_scatter"}
-    assert {row.redop for row in rows} == {"max", None}
-    assert {probe.name for probe in discover("ncclprobe.probes", Probe)} == set(OPS)
-
-
 # What is left out.
-
-
-def test_a_size_too_small_to_share_is_said_and_not_measured() -> None:
-    skipped, *rows = swept(plan(ops=("all_gather",), sizes=(8, 64), ranks=2))
-    assert skipped == SkippedRow("all_gather", 8, "small", "8 B is too little for 2 ranks to share")
-    assert [row.nbytes for row in rows] == [64, 64]
 
 
 def test_what_the_backend_refuses_is_named_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch, link: Link) -> None:

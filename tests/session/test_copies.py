@@ -54,14 +54,6 @@ def test_all_threads_move_together_and_go_back_and_absent_processors_move_nothin
     assert os.sched_getaffinity(0) == set(CPUS)
 
 
-def test_torch_and_memcpy_both_copy_and_the_pool_is_as_before() -> None:
-    threads = torch.get_num_threads()
-    found = dict(copies.memory_copies(4 << 20, CPUS, CPUS))
-    assert set(found) == {"torch", "memcpy"}
-    assert all(len(rates) == copies.SAMPLES and min(rates) > 0 for rates in found.values())
-    assert torch.get_num_threads() == threads
-
-
 @each_row(("nbytes", "number"), [(1 << 20, 1), (1_000_003, 3), (2, 5)])
 def test_the_crew_copies_every_byte(nbytes: int, number: int) -> None:
     source = torch.arange(nbytes, dtype=torch.int64).to(torch.uint8)

@@ -131,7 +131,4 @@ def test_no_rank_has_a_nic_that_nccl_does_not_take_and_near_ones_are_taken_in_tu
 def test_with_gloo_each_rank_has_the_interface_that_it_was_told() -> None:
     cards: list[dict[str, Any]] = [{"gpu": None, "own": name} for name in ("eth1", "eth0", "eth0", "")]
     assert rank_nics.nics(["a", "a", "b", "b"], cards) == (Nic("eth1", 1), Nic("eth0", 0), Nic("eth0", 0), None)
-
-
-def test_a_node_that_nobody_looked_at_has_no_known_nic() -> None:
-    assert rank_nics.nics(["a", "b"], [{"gpu": "x"}, {"gpu": None}]) == (None, None)
+    assert rank_nics.nics(["a", "b"], [{"gpu": "x"}, {"gpu": None}]) == (None, None), "nobody looked at the node"
