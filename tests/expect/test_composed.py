@@ -24,22 +24,15 @@ GPUS = ("L40S", "RTX 4090", "5090", "RTX PRO 6000", "A6000", "RTX 6000 Ada", "A4
     [
         ("4 x V100-SXM2", 4, 6, 110, 130),  # Jean Zay reaches 124
         ("4 x A100-SXM-64GB", 4, 12, 220, 240),  # a mesh, as Leonardo has it
-        ("8 x NVIDIA H200", 8, 18, 450, 480),
-        ("8 x A100-SXM4-80GB", 8, 12, 225, 240),
         ("8 x B200", 8, 18, 700, 850),
-        ("4 x GH200", 4, 18, 330, 371),
-        ("4 x H200 NVL", 4, 0, 40, 53),
         ("4 x H200 NVL bridges of 4", 4, 18, 330, 371),
         ("8 x RTX PRO 6000 behind CX8", 8, 0, 41, 50),  # measured, over one socket and two
         ("8 x H200 NVL, bridges of 4", 8, 18, 50, 90),  # 50 between the sockets
         ("8 x RTX PRO 6000, 2 switches, 2 sockets, amd", 8, 0, 20, 24),
         ("8 x RTX PRO 6000, 2 sockets, 8 x CX8 400", 8, 0, 35, 55),  # a NIC, not the GPUs' switch
-        ("8 x RTX PRO 6000, Turin", 8, 0, 20, 24),  # 22.2
         ("2 x H100 NVL bridge", 2, 12, 220, 248),
         ("2 x RTX 3090 NVLink bridge", 2, 4, 38, 48),
         ("8 x A6000 bridged", 8, 4, 15, 25),  # pairs; between them the sockets decide
-        ("4 x A100-PCIE-40GB", 4, 0, 20, 27),
-        ("8 x L40S, 2 sockets", 8, 0, 15, 25),
         ("8 x L40S no P2P on 2 sockets", 8, 0, 13, 16),
         ("8 x RTX PRO 6000", 8, 0, 35, 55),  # two Xeons, as in NVIDIA's reference server
         ("8 x RTX 4090", 8, 0, 13, 16),
