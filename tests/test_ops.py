@@ -24,14 +24,8 @@ def test_all_vectors_of_nccl_tests_come_out() -> None:
         op = named(row["coll"])
         vector = {name: float(value) for name, value in row.items() if name != "coll"}
         shape = op.shape(int(row["req_bytes"]), int(row["nranks"]), int(row["elt"]))
-        assert shape == CallShape(
-            nbytes=vector["printed_size"],
-            count=vector["printed_count"],
-            send_bytes=vector["send_bytes"],
-            recv_bytes=vector["recv_bytes"],
-            send_offset=vector["send_inplace_off"],
-            recv_offset=vector["recv_inplace_off"],
-        ), vector
+        names = ("printed_size", "printed_count", "send_bytes", "recv_bytes", "send_inplace_off", "recv_inplace_off")
+        assert shape == CallShape(*(vector[name] for name in names)), vector  # type: ignore[arg-type]
         expected = (vector["algbw_at_1ms"], vector["busbw_at_1ms"])
         assert op.bandwidth(shape, int(row["nranks"]), 1e-3) == pytest.approx(expected), vector
 

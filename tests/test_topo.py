@@ -180,30 +180,15 @@ def printed(tmp_path: Path, capsys: Capsys, text: str | None, *options: str) -> 
 def test_json_is_what_the_contract_says(tmp_path: Path, capsys: Capsys) -> None:
     code, out = printed(tmp_path, capsys, MACHINE.text(), "--json", "-")
     assert code == 0
-    assert json.loads(out) == {
-        "schema": "ncclprobe.topology/1",
-        "matrices": [
-            {
-                "kind": "topo-m",
-                "gpus": ["GPU0", "GPU1"],
-                "nics": ["mlx5_2"],
-                "links": {
-                    "GPU0": {"GPU0": "X", "GPU1": "NV18", "mlx5_2": "PIX"},
-                    "GPU1": {"GPU0": "NV18", "GPU1": "X", "mlx5_2": "SYS"},
-                    "mlx5_2": {"GPU0": "PIX", "GPU1": "SYS", "mlx5_2": "X"},
-                },
-                "cpu_affinity": ["0-7", "8-15"],
-                "numa_affinity": ["0", "1"],
-                "gpu_numa_id": [None, None],
-                "incomplete": [],
-                "capability": "",
-            }
-        ],
-        "findings": [],
-        "unknown": [],
-        "status": "pass",
-        "exit_code": 0,
+    links = {
+        "GPU0": {"GPU0": "X", "GPU1": "NV18", "mlx5_2": "PIX"},
+        "GPU1": {"GPU0": "NV18", "GPU1": "X", "mlx5_2": "SYS"},
+        "mlx5_2": {"GPU0": "PIX", "GPU1": "SYS", "mlx5_2": "X"},
     }
+    own = {"kind": "topo-m", "gpus": ["GPU0", "GPU1"], "nics": ["mlx5_2"], "links": links, "incomplete": []}
+    own |= {"cpu_affinity": ["0-7", "8-15"], "numa_affinity": ["0", "1"], "gpu_numa_id": [None, None], "capability": ""}
+    whole = {"schema": "ncclprobe.topology/1", "matrices": [own], "findings": [], "unknown": []}
+    assert json.loads(out) == {**whole, "status": "pass", "exit_code": 0}
     code, out = printed(tmp_path, capsys, THREE_GPUS.text(), "--json", "-")
     told = json.loads(out)
     (finding,) = told["findings"]
