@@ -26,7 +26,19 @@ from ncclprobe.fleet.extract import told
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import unknown
-from ncclprobe.model.findings import ONCE, Action, Blame, Certainty, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.findings import (
+    ONCE,
+    Action,
+    Blame,
+    Certainty,
+    Related,
+    Severity,
+    Status,
+    Verdict,
+    fail,
+    note,
+    warn,
+)
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
 from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Mismatch, Retest
 from ncclprobe.model.pair_results import Aside, Inside, Localisation, LostPair, PairRow, RailWay, WrongBytes
@@ -438,6 +450,9 @@ def _blame_inputs() -> Rows:
     for subjects in (("n2 rail 5 (mlx5_5:1)",), ("mlx5_3:1",), ("rank 5",), ("mlx5_3:1", "mlx5_4:1")):
         problem = digest.Problem("x.y", fail(subjects[0], "is slow", nodes=("n2",), blame="link"), (), subjects)
         yield " ".join(subjects), digest.blame_of(problem).split()
+    half = note("GPU6", "not looked at", related=(Related("gpu.count", "GPU6"), Related("x.y", "z")))
+    lost = samples.report(samples.verdict(Status.FAIL, fail("GPU6", "is lost"), half, id="gpu.count"))
+    yield "caused by one of two", [each.finding.message.split() for each in digest.problems(lost)]
     yield "to copy", [digest.copyable(each) for each in _REMEDIES]
     for advisory, required, verbose in ((12, 0, False), (13, 0, False), (13, 0, True), (2, 1, False), (2, 1, True)):
         blind = [samples.verdict(Status.UNKNOWN, id=f"a.b{n}", why="not root", required=n < required)

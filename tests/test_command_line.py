@@ -252,7 +252,6 @@ def test_a_wrong_input_has_one_clear_line(
     assert _ELSEWHERE.sub("#", line) == _ELSEWHERE.sub("#", f"ncclprobe: {answer}")
 
 
-ROOT = Path(__file__).resolve().parents[1]
 PHRASES = {
     "is no X: write 'is not an X'": r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer|more|less|fewer)\w",
     "a trailing alone: write 'only'": r"(?<!by it)\balone(?=[.,;:)]|$)",
