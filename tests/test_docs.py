@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 from documentation import PAGES, ROOT, Block, blocks, prints
 
-from ncclprobe import DOCS
 from ncclprobe.commands import COMMANDS
 from ncclprobe.expect import evidence
 from ncclprobe.nccl.parameters import table
@@ -126,10 +125,3 @@ def test_what_fails_by_an_expectation_is_what_its_page_says() -> None:
     known = {"nvlink hopper": 6, "nvlink ampere": 7, "nvlink blackwell": 7, "ib": 6, "roce": 8, "tcpxo": 9, "mnnvl": 9}
     assert one_way == {**known, "efa": 9, "roce unified": 9, "nvlink pairs": 9}
     assert least["pcie"] == 6
-
-
-def test_the_address_of_a_checks_page_is_the_one_that_is_printed() -> None:
-    assert DOCS.endswith("/en/stable")
-    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert f"site_url: {DOCS}/\n" in site
-    assert "use_directory_urls" not in site, "checks/GROUP/ is an address that findings print"
