@@ -187,7 +187,8 @@ def _patterns_inputs() -> Rows:
 _KEPT_OPTIONS = tuple({*Options.__struct_fields__} - {"argv", "keep", "notes"})
 _LINES = {
     bandwidth.parse: (
-        "", "-b 1K", "-e 64M", "-b 4 -e 4", "-b 3", "-b 2 --dtype bfloat16", "-b 8M -e 4M", "-b 8M", "-f 8", "-f 1",
+        "", "-b 1K", "-e 64M", "-b 4 -e 4", "-b 3", "-b 2 --dtype bfloat16", "-b 8M -e 4M", "-b 8M -f 8", "-f 1",
+        "-b 1M -e 3M", "-b 512M",
         "-n 10000000", "-n 10000001", "-w 10000001", "--batches 3", "--batches 10000001", "-w 0", "--precision 50%",
         "--precision 50.1", "--precision 0", "--budget 3", "-n 5 --budget 3", "--batches 5 --precision 2", "--graph",
         "--graph --mode queued", "--graph --backend gloo", "--mode queued --backend gloo", "--repeat 3", "--repeat 4",
@@ -230,7 +231,8 @@ def _options_inputs() -> Rows:
             name = f"{parse.__module__.rpartition('.')[2]} {line}"
             try:
                 found = parse(line.split())
-                yield name, {each: getattr(found, each) for each in sorted(_KEPT_OPTIONS)}
+                sizes = {"over gloo": found.sizes_for("gloo")}  # which end before NCCL's
+                yield name, {each: getattr(found, each) for each in sorted(_KEPT_OPTIONS)} | sizes
             except NcclprobeError as refused:
                 yield name, str(refused)
 

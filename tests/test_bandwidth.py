@@ -14,7 +14,6 @@ from ncclprobe.commands import bandwidth, copies, measuring
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.expect.bands import from_toml
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.units import parse_size
 from ncclprobe.session.ranks.identity import Devices
 from tests.each_row import each_row
 
@@ -165,24 +164,6 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
     assert bandwidth.main([]) == copies.main([]) == 0
     assert [count for count, _ in started[-2:]] == [8, 8]
     assert "starting a rank on each of 8 GPUs" in capsys.readouterr().err
-
-
-@each_row(
-    ("argv", "with_gloo", "with_nccl"),
-    [
-        ([], ["64M", "4M", "64K", "8"], ["1G", "256M", "64M", "4M", "64K", "8"]),
-        (["-b", "1M", "-e", "1M"], ["1M"], ["1M"]),
-        (["-b", "1M", "-e", "3M"], ["1M", "3M"], ["1M", "3M"]),
-        (["-b", "8M", "-f", "8"], ["8M", "64M"], ["8M", "64M", "512M", "1G"]),
-        (["-b", "512M"], ["512M"], ["512M", "1G"]),
-    ],
-)
-def test_the_largest_size_is_measured_and_gloo_ends_before_nccl(
-    argv: list[str], with_gloo: list[str], with_nccl: list[str]
-) -> None:
-    asked = parse(argv)
-    assert asked.sizes_for("gloo") == tuple(map(parse_size, with_gloo))
-    assert asked.sizes_for("nccl") == tuple(map(parse_size, with_nccl))
 
 
 def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
