@@ -68,9 +68,9 @@ def test_what_was_measured_is_a_row_of_its_own_and_what_nobody_measured_is_not_c
 
 
 def test_the_rows_of_a_rank_answer_for_that_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = dump({READ: "node's"}, "n0", ranks={3: {READ: "rank 3's"}, 4: {READ: Denied("no")}})
+    text = dump({READ: "node's"}, "n0", ranks={0: {READ: "rank 0's"}, 4: {READ: Denied("no")}})
     replay = parse(text, "a text")
-    assert (replay.ask(*READ), replay.ranks[3].ask(*READ), replay.ranks[3].node) == ("node's", "rank 3's", "n0 rank 3")
+    assert (replay.ask(*READ), replay.ranks[0].ask(*READ), replay.ranks[0].node) == ("node's", "rank 0's", "n0 rank 0")
     with pytest.raises(Denied):
         replay.ranks[4].ask(*READ)
     monkeypatch.setattr(bounds, "CAPTURE_RANKS", 2)

@@ -132,8 +132,7 @@ INTERFACES: Said = {
     **reads(f"{NET}/bond0", uevent="DEVTYPE=bond\nINTERFACE=bond0\nIFINDEX=4\n", speed="50000\n"),
     ("link", f"{NET}/veth1"): "../../devices/virtual/net/veth1",
     **reads(f"{NET}/veth1", uevent="INTERFACE=veth1\n", speed="-1\n"),
-    ("link", f"{NET}/lo"): "../../devices/virtual/net/lo",
-}  # fmt: skip
+    ("link", f"{NET}/lo"): "../../devices/virtual/net/lo"}  # fmt: skip
 ROUTE, ROUTE6, TCP = (TEXTS[f"/proc/net/{each}"] for each in ("route", "ipv6_route", "tcp"))
 RULES: list[dict[str, Any]] = [
     {"priority": 0, "src": "all", "table": "local"},
@@ -224,8 +223,7 @@ PROCESS: Said = {
     ("rlimit", "RLIMIT_MEMLOCK"): [65536, None],
     **{("link", f"/proc/self/ns/{kind}"): f"{kind}:[402653183{n}]"
        for n, kind in enumerate(("ipc", "mnt", "net", "user", "uts"))},
-    ("link", "/proc/self/ns/pid"): Denied("no"),
-}  # fmt: skip
+    ("link", "/proc/self/ns/pid"): Denied("no")}  # fmt: skip
 SIGNS: Said = {("stat", path): GONE for path in ("/.dockerenv", "/run/.containerenv")}
 SHM: Said = {
     ("statvfs", "/dev/shm"): {"total": 1 << 30, "available": 1 << 20},
@@ -302,8 +300,7 @@ CARD: Said = {
     ("read", f"{PORT}/gid_attrs/types/3"): "RoCE v2\n",
     ("read", f"{PORT}/gid_attrs/ndevs/3"): "eth2\n",
     ("files", f"{PORT}/counters"): {"symbol_error": "0", "link_downed": "3", "port_xmit_wait": "N/A", "x": None},
-    ("files", f"{PORT}/hw_counters"): {"out_of_sequence": "7", "lifespan": "10"},
-}  # fmt: skip
+    ("files", f"{PORT}/hw_counters"): {"out_of_sequence": "7", "lifespan": "10"}}  # fmt: skip
 ROCE = port("mlx5_0", link_layer="Ethernet", gids=(Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2", "eth2"),))
 ECN = "/sys/class/net/eth2/ecn"
 QOS: Said = {
@@ -326,8 +323,7 @@ KERNEL: Said = {
     ("kernel_log", kernel_log.WANTED): {
         "source": "/dev/kmsg", "lines": [[12.5, "NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus."],
                                          [13.0, "mlx5_core x"]], "dropped": 4, "oldest_s": 3.5},
-    ("read", "/proc/uptime"): "350.25 700.00\n",
-}  # fmt: skip
+    ("read", "/proc/uptime"): "350.25 700.00\n"}  # fmt: skip
 SITE = "/venv/lib/python3.12/site-packages"
 WHEEL, CUDA = f"{SITE}/nvidia/nccl/lib", f"{SITE}/torch/lib/libtorch_cuda.so"
 RPATH = "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN"
@@ -357,8 +353,7 @@ PLUGINS: Said = {
     ("list", "/site", LIBRARIES): ["libnccl-profiler-x.so", "libnccl_net.so.1", "libnccl.txt"],
     **{("list", path, LIBRARIES): [name] for path, name in {
         "/usr/local/gib/lib64": "libnccl-net_gib.so", "/usr/local/tcpx/lib64": "libnccl-net.so",
-        "/opt/hpcx/nccl_rdma_sharp_plugin/lib": "libnccl-net.so", "/ucx": "libnccl-gin-ucx.so"}.items()},
-}  # fmt: skip
+        "/opt/hpcx/nccl_rdma_sharp_plugin/lib": "libnccl-net.so", "/ucx": "libnccl-gin-ucx.so"}.items()}}  # fmt: skip
 NVML: Said = {
     ("nvml", "nvmlDeviceGetCount"): "2",
     ("nvml", "nvmlSystemGetCudaDriverVersion"): "12080",
@@ -378,8 +373,7 @@ NVML: Said = {
     ("nvml", "nvmlDeviceGetViolationStatus", 0, 1): {"violationTime": 1_600_000_000},
     ("nvml", "nvmlDeviceGetComputeRunningProcesses", 0): [5 << 30, None],
     ("nvml", "nvmlDeviceGetGpuFabricInfoV", 0): {
-        "clusterUuid": [*range(16)], "status": 3, "cliqueId": 7, "state": 3, "healthMask": 0x401},
-}  # fmt: skip
+        "clusterUuid": [*range(16)], "status": 3, "cliqueId": 7, "state": 3, "healthMask": 0x401}}  # fmt: skip
 NIC_COUNTERS: Said = {
     ("list", traffic.NET): ["bonding_masters", "eth0", "eth1", "lo"],
     ("files", "/sys/class/net/eth0/statistics"): {"tx_bytes": "100", "rx_bytes": "70", "rx_errors": "0"},
@@ -432,8 +426,7 @@ SEEN = Paths(
     me=1, names={0: "n0", 1: "n1"}, listeners=(MeshListener("nccl0", "eth0", "10.0.0.2", 40001),),
     rows=(Path(0, "nccl0", "eth0", "10.0.0.2", "10.0.0.1", "ok", rtt_s=5e-5, path_mtu=1500, rate_gbps=9.4),
           Path(0, "default", "eth1", "10.1.0.2", "10.1.0.1", "refused", "Connection refused", tries=2)),
-    unopened={"nccl1": "Cannot assign requested address"},
-)  # fmt: skip
+    unopened={"nccl1": "Cannot assign requested address"})  # fmt: skip
 SMI_LIST = ("run", "nvidia-smi", "-L")
 MATRIX = ("run", "nvidia-smi", "topo", "-m")
 
@@ -553,8 +546,7 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
                 Launch("slurm", 1, 8, 1, local_world_size=4), process_with()]),
     "GPUs of a rank": (rank.own_gpus, NVML, [Launch("slurm", 0, 2, 0, local_world_size=2)]),
     "GPUs of a rank of torchrun": (rank.own_gpus, NVML, [Launch("torchrun", 0, 2, 0, local_world_size=2)]),
-    "paths between nodes": (reach.paths, {("sample", "paths"): asdict(SEEN)}, []),
-}  # fmt: skip
+    "paths between nodes": (reach.paths, {("sample", "paths"): asdict(SEEN)}, [])}  # fmt: skip
 """By name: the collector, what the machine answers, and the facts that the collector needs."""
 
 

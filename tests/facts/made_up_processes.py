@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ncclprobe.host import command, deadlines, files, processes, py_spy, tcp_sockets, waits
+from ncclprobe.host import command, deadlines, files, path_rate, processes, py_spy, tcp_sockets, waits
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import HostError, Missing
 from tests.facts.made_up import TEXTS
@@ -103,6 +103,16 @@ def _numbered(*frames: Any) -> object:
     said = [{"os_thread_id": 8, "frames": []}, {"os_thread_id": 7, "frames": frames}]
     with mock.patch.object(py_spy, "_dump", return_value=json.dumps(said)):
         return py_spy.numbers("7")
+
+
+def _descend(most: int) -> object:
+    children = {"/x/task/1/children": "60 61 ", "/x/task/2/children": "70", "/proc/60/task/60/children": "62"}
+    with _shown(
+        {}, processes__text_or_empty=lambda path: children.get(path, ""), processes__bounds__JOB_CHILDREN=most,
+        processes__stat_or_none=lambda own: None if own.endswith("61") else [*_STAT, own],
+        processes___state=lambda own, stat: {},
+    ):  # fmt: skip
+        return list(processes._children("/x", ["1", "2"]))
 
 
 def _ran(script: str) -> str:
@@ -205,6 +215,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "deadline of a question": (_patience, [
             ("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf", "1"), ("nvml", "x"), ("uname",)]),
         "files of captures": (files.named_after, ["n0", "a/b c#1.x-y", "é..", "n" * 101]),
+        "children of a process": (_descend, [9, 2, 1, 0]),
+        "what is read of files": (lambda *asked: [(at.fd, at.start, at.length) for at in path_rate._stretch(*asked)], [
+            ([(3, 10), (4, 20)], start, amount) for start in (0, 5, 9, 10, 29) for amount in (1, 10, 30)]),
         "descendants": (processes._beneath, [(1, {1: 0, 2: 1, 3: 2, 4: 0}), (9, {1: 0}), (1, {1: 1})]),
         "connections of a process": (_connection, [
             (1,), (2,), (8,), (5,), (1, (2, _INFO)), (1, (1, b"x"), (2, _INFO[:60])), (1, (1, b"xyz" * 3))]),

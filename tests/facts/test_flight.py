@@ -44,8 +44,7 @@ ENTRY: dict[str, Any] = {
     "input_sizes": [[8, 4]], "input_dtypes": ["BFloat16"], "output_sizes": [[8, 4]], "output_dtypes": ["BFloat16"],
     "state": "started", "time_discovered_started_ns": 1_700_000_000_000_000_500,
     "time_discovered_completed_ns": None, "retired": False, "timeout_ms": 600_000, "is_p2p": False,
-    "frames": [{"name": "step", "filename": "/job/train.py", "line": 12}],
-}  # fmt: skip
+    "frames": [{"name": "step", "filename": "/job/train.py", "line": 12}]}  # fmt: skip
 CONFIG = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 STATUS = {"0": {"last_enqueued_collective": 41, "last_started_collective": 41, "last_completed_collective": 40}}
 GOOD = pickle.dumps({"version": "2.4", "entries": [ENTRY]}, 2)
@@ -112,8 +111,7 @@ def test_entries_are_columns_and_groups_without_entries_are_kept() -> None:
         ({"collective_seq_id": MAX_INTEGER + 1}, False), ({"input_sizes": [[MAX_INTEGER, 1]]}, True),
         ({"input_sizes": [[MAX_INTEGER, 2]]}, False), ({"process_group": (7, "x")}, False),
         ({"time_created_ns": None}, True), ({"timeout_ms": "x"}, False), ({"collective_seq_id": 0}, True),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_entries_that_torch_would_not_write_are_left_out_and_counted(change: dict[str, Any] | None, kept: bool) -> None:
     found = dump(whole("2.10", entries=[{**ENTRY, **change} if change is not None else None, ENTRY]))
     assert (len(found), found.left_out) == ((2, 0) if kept else (1, 1))
@@ -137,8 +135,7 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("/tmp/nccl_trace_rank_3", 3), ("logs/comm_lib_trace_rank_12.gz", 12), ("job/rank3.late.fr.pickle", 3),
         ("dump_7.json", 7), ("host4/trace.pickle", None), ("2026-11-22_rank=5.pkl", 5), ("rank1/rank2", 2),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_name_of_a_file_says_its_rank_and_the_groups_where_it_does_not_or_is_wrong(
     name: str, rank: int | None
 ) -> None:
@@ -213,8 +210,7 @@ def test_damage_of_any_sort_is_refused_or_read(child: LimitedChild) -> None:
         ('{"entries": [' + "{}," * 10 + "1e999]}", "it is damaged or cut: "),
         (pickle.dumps({"entries": [7, {}]}, 2), "none of its 2 entries is in torch's format"),
         (pickle.dumps({"entries": [], "pg_config": {"0": 7}, "pg_status": [1]}, 2), ""),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_is_no_dump_of_torch_says_so(data: bytes | str, why: str) -> None:
     found = read(data)
     assert found.startswith(why) if isinstance(found, str) and why else isinstance(found, FlightDump)
@@ -257,8 +253,7 @@ OURS, MOST = "facts.child_for_tests", 1 << 20
     ("request_", "why"),
     [(b"open", "code 86"), (b"exec", "code 86"), (b"import", "code 86"), (b"memory", "ended with code"),
      (b"long", "64 MiB"), (b"x" * (MOST + 1), "ended with code 0"),
-     (b"closes", "the process that was asked does not answer")],
-)  # fmt: skip
+     (b"closes", "the process that was asked does not answer")])  # fmt: skip
 def test_a_child_cannot_open_run_import_or_grow_and_the_next_request_has_another(request_: bytes, why: str) -> None:
     with LimitedChild(OURS) as child:
         with pytest.raises(Failed, match=why):

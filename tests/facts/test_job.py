@@ -116,8 +116,7 @@ def of_four(pid: int, rank: int, master: str = "n1", local: str = "") -> dict[st
         ([process(10, 0, 5), process(12, 0, 1)], 0, "10:0 absent (1,)"),
         ([process(10, 0, 5), {**process(12, 0, 5), "program": "tail.py"}], 0, "10:0 absent (1,)"),
         ([process(10, 0, 5), process(12, 0, 5, library=False)], 0, "10:0 absent (1,)"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_ranks_of_a_job_are_found_among_processes(processes: list[dict[str, Any]], pid: int, wanted: str) -> None:
     assert told(found(*processes, pid=pid)) == wanted
 
@@ -225,8 +224,7 @@ SECOND_NODE = {11: {"rank": 2, "world": 4}, 13: {"rank": 3, "world": 4}, 9: {"wo
         (PARENT, [{**each, "age_s": 10.0} for each in TWO], MET, {"groups": "[0, 1, 2]"}, "11:- 13:- gone 1"),
         (PARENT, [{**each, "age_s": 9.9} for each in TWO], MET, {"groups": "[0, 1, 2]"}, "11:- 13:-"),
         (PARENT, TWO, MET, {"groups": "[0, 1]"}, "11:0 13:1"), (PARENT, TWO, MET, {}, "11:0 13:1"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_ranks_that_a_program_has_started_itself_are_numbered_if_that_is_known(
     parent: Any, children: list[Any], connections: list[Any], more: dict[str, Any], wanted: str
 ) -> None:
@@ -357,8 +355,7 @@ TQDM = thread(11, ("run", "/usr/lib/python3.11/site-packages/tqdm/_monitor.py"))
         ([JOINS, TQDM], "join", []),
         ([thread(7, ("forward", TRAIN)), CALLS], "forward", ["saver in all_reduce, train.py:1 in work"]),
         ([thread(7, ("join", THREADING), self="t2"), CALLS, thread(9, ("run", TRAIN), self="t2")], "run", None),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_thread_for_which_the_first_waits_is_read(
     threads: list[Any], wanted: str, others: list[str] | None
 ) -> None:

@@ -97,8 +97,7 @@ def test_a_gpu_in_full_and_how_many_calls_and_questions_eight_take(box: Callable
         remap_pending=False, remap_failed=False, throttle=("gpu-idle",), processes=(), cpus=tuple(range(56, 64)),
         numa_nodes=(1,), compute=(9, 0), power_limit_W=700, power_default_W=700, clock_MHz=1980, temperature_C=31,
         slowdown_C=92, pcie_replays=0, hot_s=0,
-        fabric=GpuFabric("completed", cluster="00000000-0000-0000-0000-000000000000", troubles=()),
-    )  # fmt: skip
+        fabric=GpuFabric("completed", cluster="00000000-0000-0000-0000-000000000000", troubles=()))  # fmt: skip
     calls = Counter((tmp_path / "log").read_text().split())
     once = ("nvmlInitWithFlags", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetFieldValues", "nvmlDeviceGetP2PStatus")
     assert [calls[name] for name in once] == [1, 8, 16, 3 * 8 * 7]
@@ -270,8 +269,7 @@ def ask(library: Path | None, *questions: list[Any], script: str = ASK, patience
         ([COUNT], {"script": f"import sys; sys.path[:] = {BARE!r}\n{ASK}"},
          [["Missing", "nvidia-ml-py: No module named 'pynvml'"]]),
         ([COUNT], {"gpus": 8, "chatty": 1}, [["said", 8]]),  # what the driver prints is no answer
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_child_answers_each_question_or_says_why_not(
     questions: list[Any], fake: dict[str, Any], answers: list[Any], new: Path
 ) -> None:
