@@ -100,7 +100,6 @@ def test_every_box_gets_a_number_that_judges_nothing(gpu: str, p2p: str, sockets
         ("8 x RTX PRO 6000, 1 socket", 46.4),  # voipmonitor/rtx6kpro, two switches
         ("8 x RTX PRO 6000, Turin", 22.2),  # the same, direct on two EPYC, NCCL's own number of channels
         ("8 x 5090", 28.0),  # NVIDIA/nccl#1639
-        ("4 x V100-SXM2", 123.9),  # Jean Zay, bigscience-workshop/bigscience experiments/bandwidth
         ("2 x V100 PCIe 32GB", 11.67),  # microsoft/superbench-results
     ],
 )

@@ -154,8 +154,12 @@ def test_the_rows_of_nothing_count_in_the_average_and_a_row_of_one_rank_has_its_
     assert (len(run.rows), run.log.empty) == (2, 2)
     assert not [*average(run.rows, 54.02, run.log.empty)]
     assert [*average(run.rows, 108.04, run.log.empty)]
-    (alone,) = parse_text(ONE_RANK, "x")  # whose bandwidth has one digit
-    assert [row.time_us.mean for row in alone.rows if row.place == "in"] == [0.44, 1.25]
+    for time, rate in (("0.44", "5e+06"), ("1.53", "1e+06")):  # a bandwidth of one digit
+        (alone,) = parse_text(ONE_RANK.replace("0.44   5e+06", f"{time}   {rate}"), "x")
+        assert ([row.time_us.mean for row in alone.rows if row.place == "in"], alone.missing) == (
+            [float(time), 1.25],
+            "",
+        )
 
 
 words = st.sampled_from(

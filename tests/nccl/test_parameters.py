@@ -49,7 +49,6 @@ READ: dict[str, dict[str, object]] = {
     "NCCL_IB_TC": {"low": -1, "high": 255},
     "NCCL_IB_GID_INDEX": {"low": -1, "high": None},
     "NCCL_IB_DISABLE": {"low": None, "high": None, "words": (), "any_case": False},
-    "NCCL_NSOCKS_PERTHREAD": {"low": -2, "high": None},
     "MASTER_PORT": {"low": 1, "high": 65535},
     "NCCL_SOCKET_FAMILY": {"words": ("AF_INET", "AF_INET6"), "any_case": False},
     "NCCL_SET_THREAD_NAME": {"words": ("0", "1", "T", "F", "TRUE", "FALSE"), "any_case": True},
