@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, NODE, P4DE, PAIR
+from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, PAIR
 from ncclprobe.expect import bands, copies, sockets
-from ncclprobe.expect.network import FRACTIONS, Limit, domains, limit
+from ncclprobe.expect.network import Limit, domains, limit
 from ncclprobe.expect.sockets import SocketLink
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import replace
-from tests.each_row import each_row, known, some
+from tests.each_row import each_row, known
 
 HEALTHY = {
     "nccl-tests#309, 4x8 H100": (H100, 4, "all_reduce", 365.8, 480),
@@ -100,13 +100,6 @@ def test_without_gpudirect_the_host_is_in_the_way(gbps: float, slot: float, alig
     assert 0.6 * through_host.value_GBps <= seen <= 1.2 * through_host.value_GBps
     assert through_host.value_GBps < 0.9 * aligned
     assert ("GPUDirect" in through_host.why, through_host.confidence) == (True, "low")
-
-
-def test_the_first_efa_reaches_less_of_its_rate_than_the_later_ones_and_every_share_has_a_source() -> None:
-    shares = [limit_of(replace(each, network="efa"), (8,) * 4, "all_gather") for each in (A100, B200)]
-    assert [each.value_GBps / each.hard_GBps for each in shares] == pytest.approx([0.705, 0.728], abs=0.001)
-    assert all(0 < each.value < 1 and each.source for each in some(FRACTIONS.values()))
-    assert limit_of(replace(H100, network=None), NODE.gpus * 4, "all_reduce").confidence == "low"
 
 
 @given(
