@@ -145,10 +145,7 @@ def test_a_late_rank_is_named_and_the_transfer_is_what_the_last_to_come_sees(
     assert (found.late_rounds, found.wait_us) == (late_rounds, 4000)
 
 
-def test_without_rounds_nothing_is_known() -> None:
-    assert skew({}) is skew({0: [], 1: []}) is None
-
-
 @each_row(("call_s", "number"), [(0.0, ROUNDS), (0.025, ROUNDS), (0.028, 7), (0.066, 3), (0.067, 0), (10.0, 0)])
 def test_long_calls_are_not_made_again_for_this(call_s: float, number: int) -> None:
     assert rounds(call_s, budget_s=2.0) == number
+    assert skew({}) is skew({0: [], 1: []}) is None, "without rounds nothing is known"

@@ -34,13 +34,15 @@ def after(busy: float, steal: float = 0.0) -> Reading:
     return Reading(1100.0, 500.0 + busy, steal, 30.0)
 
 
-def test_the_kernels_counters_are_seconds() -> None:
-    assert parse("cpu  100 0 200 700 0 0 0 50 0 0\ncpu0 1\n", 1.0) == Reading(10.5, 3.0, 0.5, 1.0)
-
-
-@each_row("text", ["", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9", "cpu a b c d e f g h i"])
-def test_what_are_no_counters_says_nothing(text: str) -> None:
-    assert parse(text, 1.0) is None
+@each_row(
+    ("text", "found"),
+    [
+        ("cpu  100 0 200 700 0 0 0 50 0 0\ncpu0 1\n", Reading(10.5, 3.0, 0.5, 1.0)),
+        *((text, None) for text in ("", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9", "cpu a b c d e f g h i")),
+    ],
+)
+def test_the_kernels_counters_are_seconds_and_what_are_none_say_nothing(text: str, found: Reading | None) -> None:
+    assert parse(text, 1.0) == found
 
 
 @each_row(
