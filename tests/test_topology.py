@@ -130,7 +130,6 @@ def test_pxn_is_a_path_and_the_nearest_nics_are_those_of_the_tree() -> None:
     seen = SCENES["switches, two nodes, 4 NICs"]
     assert [seen.path("G0", f"N{n}") for n in range(4)] == [PIX, PXN, PXN, PXN]
     assert (seen.near("G0"), SCENES["no links, G0 and N0 not read, 4 NICs"].near("G1")) == (("N0",), ("N1",))
-    assert LOC < NVL < NVB < C2C < PIX < PXB < P2C < PXN < PHB < SYS
 
 
 def test_a_tree_on_disk_gives_both_sets_of_words_and_nvswitches_on_the_bus_are_one(tmp_path: Path) -> None:
