@@ -112,8 +112,8 @@ def _found(rule: Check, place: Place) -> Iterator[tuple[tuple[Number, str], tupl
         kind = type(value)
         tried = sorted({kind(value * each) for each in _FACTORS} if value else {kind(each) for each in _FROM_NOTHING})
     with contextlib.suppress(ValueError, TypeError):  # a type that refuses a number has no edge there
-        says = [(each, says(rule, place.put(each))) for each in tried]
-        for low, high in pairwise(says):
+        told = [(each, says(rule, place.put(each))) for each in tried]
+        for low, high in pairwise(told):
             if _differ(low[1], high[1]):
                 yield (low, high) if isinstance(value, bool) else _narrowed(rule, place, low, high)
 
