@@ -162,6 +162,7 @@ BROKEN = {
     "its condition leaves": (conditional("SystemExit(3)"), "the check itself failed: SystemExit: 3"),
     "its file does not parse": ("def", "its import raises SyntaxError"),
     "its file raises": ("class Own(Exception): pass\nraise Own('no licence')", "its import raises Own: no licence"),
+    "its file says much": (f"raise ValueError({'x' * 300!r})", f"its import raises ValueError: {'x' * 200}."),
     "its file leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
     "its file does not end": ("import time\ntime.sleep(60)", "its import did not finish within 0.2 s"),
     "its file holds no check": ("x = 1", "it contains no check"),

@@ -48,6 +48,8 @@ class Whole(Struct, frozen=True):
         (Whole(1, pair=(1, 2)), ".pair[1] is int '2'"),
         (Whole(1, by_name={"a": frozenset({"x"})}), ".by_name['a']"),
         (Whole(1, inner=Whole(2, inner=Whole("3"))), ".inner.inner.count is str '3'"),
+        (Whole(1, (Part("x", Absent(3)),)), ".parts[0].rate.why is int '3'"),
+        (Whole(1, by_name=[]), ".by_name is list"),
         ([], " is list '[]'"),
     ],
 )

@@ -97,6 +97,9 @@ CASES: Cases = {
         _threads("UNKNOWN: /sys is hidden", Cgroup(None, None, Absent("/sys is hidden"))),
     ],
     "host.shm/shm": [
+        *(_shm("WARN image: /dev/shm", **{name: Absent("hidden")}) for name in ("software", "launch")),
+        _shm("UNKNOWN: hidden", SharedMemory(8 * GIB, 8 * GIB), software=Absent("hidden")),
+        _shm("UNKNOWN: hidden", SharedMemory(8 * GIB, 8 * GIB), launch=Absent("hidden")),
         _shm("UNKNOWN: whether NCCL avoids it depends on", NCCL_2_27, _FOUR_RANKS, gpus=_NO_GPUS),
         _shm("WARN image: /dev/shm", SharedMemory(800 * MIB, 800 * MIB), EIGHT),
         _shm("FAIL image: /dev/shm", Launch("torchrun", 0, 8, 0, 8, 1), gpus=Absent("no NVML")),

@@ -106,6 +106,12 @@ _gloo = rows_of(
     processes=ANY,
     job=Job(),
 )
+
+
+def _dropped(family: str) -> Firewall:
+    return Firewall((Chain(f"{family}/f/INPUT", "drop"),), ())
+
+
 CASES: Cases = {
     "launch.gloo-group": [
         _gloo("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
@@ -174,6 +180,11 @@ CASES: Cases = {
         (Every({"n0": Proof("munge", proved=True), "n1": Absent("")}),),
     ],
     "launch.mesh/firewall": [
+        *(
+            (f"WARN image: {kind}/f/INPUT on n1", Every({"n0": OPEN, "n1": _dropped(kind)}), UNTRIED, _OVER_IPV6)
+            for kind in ("ip6", "inet", "netdev")
+        ),
+        ("WARN image: ip6/f/INPUT on n1", Every({"n0": OPEN, "n1": _dropped("ip6")}), UNTRIED, UNCHOSEN),
         ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), UNTRIED, UNCHOSEN),
         ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV4),
         ("WARN image: inet/firewalld/filter_INPUT on n0", Every({"n0": REJECTS, "n1": DROPS}), UNTRIED, _OVER_IPV6),

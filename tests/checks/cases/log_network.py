@@ -14,6 +14,10 @@ _VIOLATED = (
 )
 
 
+def _ended_with(status: int) -> str:
+    return f"{WARN}NET/IB : Got completion from peer 10.0.0.2<4> with status={status} opcode=0 len=0 vendor err 0"
+
+
 CASES: Cases = {
     "log.rank-behind/listed-as-missing": [
         (
@@ -123,6 +127,8 @@ CASES: Cases = {
         ),
     ],
     "log.rdma-transfer/device-access-broken": [
+        ("FAIL node: n1:7 on n1", *map(_ended_with, (4, 8, 10, 11))),
+        _ended_with(5),
         (
             "FAIL node: n1:7 on n1",
             f"{WARN}NET/IB: Got completion from peer 10.0.0.2<40211> with status=IBV_WC_REM_OP_ERR(11) "
@@ -138,9 +144,11 @@ CASES: Cases = {
         "[ 0.41] DMAR: IOMMU enabled\n[ 0.41] AMD-Vi: Interrupt remapping enabled",
     ],
     "log.collective-mismatch/message-of-another-size": [
+        ("FAIL job: n1:7 on n1", *map(_ended_with, (1, 9))),
         _VIOLATED,
     ],
     "log.rdma-path/port-went-down": [
+        ("FAIL node: n1:7 on n1", *map(_ended_with, (2, 7, 19, 20, 21))),
         (
             "FAIL link: n1:7 on n1",
             f"{WARN}NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)",

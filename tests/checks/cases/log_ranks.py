@@ -35,6 +35,12 @@ def _again(nranks: int) -> tuple[JobLog, Explained]:
     return read(((f"rank{r}", [line.encode()]) for r, line in lines.items()), (BEGINS,)), Explained()
 
 
+_BAR = (
+    "scan: 10%|#    | 100/1000 [20:00<180:00, 0.1it/s]\nRuntimeError: Timed out waiting 1800000ms for recv operation "
+    "to complete\nscan: 11%|#    | 110/1000 [30:05<170:00, 0.1it/s]\n"
+)
+_LOST_PEER = "n{0}:7:9 [0] x.cc:1 NCCL WARN socketProgress: Connection closed by remote peer n9<40211>"
+_LOST_ONE = read(((f"r{n}", [_LOST_PEER.format(n).encode()]) for n in (1, 2)), ("losed by remote peer",))
 CASES: Cases = {
     "log.rank-silent/rank-did-not-begin": [
         ("FAIL unknown: rank 3 on n1", *_again(4)),
@@ -160,6 +166,8 @@ CASES: Cases = {
         ras_said(BEHIND),
     ],
     "log.rank-silent/rank-fell-silent": [
+        ("FAIL unknown: n9 on n9", _LOST_ONE, Explained(failing=frozenset({(0, 1), (1, 1)}))),
+        (_LOST_ONE, Explained(failing=frozenset({(0, 1)}))),
         ("FAIL unknown: rank 2", *example(_CLOSED, _CLOSED, "", _CLOSED)),
         ("FAIL unknown: ranks 2, 3", *example(_CLOSED, _CLOSED, "step 8", size=4)),
         ("FAIL job: rank 1", *example(WAITED, _CLOSED, WAITED)),
@@ -201,5 +209,8 @@ CASES: Cases = {
         (log_of("group_desc must not be None"), Explained()),
         (log_of("Something new went wrong"), Explained()),
         (log_of("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
+    ],
+    "log.rank-behind/works-on-alone": [
+        ("FAIL job: example", _BAR),
     ],
 }

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ncclprobe.checks.env.fixtures import setting
+from ncclprobe.checks.pci.links import FULL, cards, nic
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.checks.rail.rates import BAD, FOUR, NO_FABRIC, NO_PCI
 from ncclprobe.checks.rail.ways import DEAD, EMPTY, SET
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.rails import RailFailure
@@ -71,8 +73,19 @@ _WELL = rails_of(World())
 _MORE = replace(_WELL.by_node["n1"], ports=(*_WELL.by_node["n1"].ports, _WELL.by_node["n1"].ports[0]))
 _UNMET = RailFailure(step="open", kind="channel", text="failed to connect: No route to host")
 _slow = rows_of(rails=rails_of(World(FOUR, carries=only(BAD, share=0.6, into=False))), fabrics=NO_FABRIC, buses=NO_PCI)
+
+
+def _every(fact: Any) -> Every[Any]:
+    return Every(dict.fromkeys(_NAMES, fact))
+
+
+_CRAWLING = World(carries=lambda *_: 0.2)
+_CARDS = cards(nic(0, FULL), nic(1, FULL))
+_UNLINKED = Pci({name: replace(each, link=Absent("denied")) for name, each in _CARDS[1].devices.items()})
 CASES: Cases = {
     "rail.slow": [
+        _slow("WARN unknown: all rails", rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_CARDS[1])),
+        _slow(rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_UNLINKED)),
         _slow(
             "NOTE fabric: n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1) on n0 n1",
             rails=rails_of(World(_NAMES[:2], latency_us={BAD: 40.0})),
