@@ -4,11 +4,7 @@ import re
 
 from ncclprobe.redact.redactor import Redactor
 from tests.each_row import each_row
-
-KEY = "incident 4711, a long word"
-GUID = "506b:4b03:00c4:aaaa"
-UUID = "8932f937-d72c-4106-c12f-20bd9faed9f6"
-MAC = "98:03:9b:12:34:56"
+from tests.fake_site import GUID, KEY, MAC, UUID
 
 
 @each_row(

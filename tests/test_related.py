@@ -102,17 +102,17 @@ def as_plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def test_in_a_kept_run_the_planted_setting_stands_beside_the_slow_row(tmp_path: Path) -> None:
-    planted = '{"ask": ["env"], "said": "{\\"NCCL_ALGO\\": \\"Tree\\"}"}'
-    assert main(kept_run(tmp_path, planted)) == 4
-    report = as_json.read(str(tmp_path / "report.json"))
-    (slow,) = [v for v in report.checks if v.id == "run.bandwidth"]
-    assert Related("env.forced-algo", "NCCL_ALGO") in slow.findings[0].related
-    assert (slow.node, slow.status) == (None, Status.FAIL)
-
-
-def test_in_a_kept_run_of_a_healthy_machine_a_slow_row_has_no_reason(tmp_path: Path) -> None:
-    assert main(kept_run(tmp_path)) == 4
-    report = as_json.read(str(tmp_path / "report.json"))
-    (slow,) = [v for v in report.checks if v.id == "run.bandwidth"]
-    assert slow.findings[0].related == ()
+@each_row(
+    ("planted", "related"),
+    [
+        ([], ()),
+        (['{"ask": ["env"], "said": "{\\"NCCL_ALGO\\": \\"Tree\\"}"}'], (Related("env.forced-algo", "NCCL_ALGO"),)),
+    ],
+)
+def test_in_a_kept_run_a_planted_setting_and_no_other_stands_beside_the_slow_row(
+    planted: list[str], related: tuple[Related, ...], tmp_path: Path
+) -> None:
+    assert main(kept_run(tmp_path, *planted)) == 4
+    (slow,) = [v for v in as_json.read(str(tmp_path / "report.json")).checks if v.id == "run.bandwidth"]
+    assert set(related) <= set(slow.findings[0].related)
+    assert (slow.node, slow.status, bool(slow.findings[0].related)) == (None, Status.FAIL, bool(related))

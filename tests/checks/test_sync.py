@@ -10,10 +10,8 @@ import pytest
 import zoo
 from fake_fleet import CHECKS, OURS, Facts, Plant, backend, changed, elsewhere, fleet, judged, node, put, with_setting
 
-from ncclprobe.checks.env.fixtures import PLAIN, having, setting
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.majority import describe
-from ncclprobe.checks.sync import settings
 from ncclprobe.checks.sync.roster import missing, told
 from ncclprobe.engine.judge import compare, judge
 from ncclprobe.facts.cpu import Cpus
@@ -21,7 +19,6 @@ from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Dmi, Machine, System
-from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.placement import Placement
@@ -193,21 +190,6 @@ def test_a_blame_line_stays_short_however_many_values_there_are() -> None:
 def test_a_plurality_is_no_majority() -> None:
     assert vote(dict(zip("abcdef", "111223", strict=True))).outliers == ()
     assert vote(dict(zip("abcde", "11123", strict=True))).outliers == ("d", "e")
-
-
-@each_row(
-    ("odd", "usual", "remedy"),
-    [
-        (having(NCCL_BUFFSIZE="1048576"), PLAIN, "on n2, run `unset NCCL_BUFFSIZE`"),
-        (PLAIN, having(NCCL_BUFFSIZE="1048576"), "on n2, set NCCL_BUFFSIZE as on the other nodes"),
-        (setting("NCCL_BUFFSIZE", "1048576", "/etc/nccl.conf:3"), PLAIN, "on n2, remove NCCL_BUFFSIZE from"),
-    ],
-)
-def test_a_setting_of_one_node_is_mended_on_that_node(odd: Settings, usual: Settings, remedy: str) -> None:
-    every = Every({"n0": usual, "n1": usual, "n2": odd, "n3": usual})
-    (finding,) = settings.env.run(every, Every({}), Job())
-    assert finding.nodes == ("n2",)
-    assert finding.remedy.startswith(remedy)
 
 
 def own(name: str, *values: str, origin: str = "environment") -> list[Snapshot]:

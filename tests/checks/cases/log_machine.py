@@ -122,8 +122,7 @@ CASES: Cases = {
         ),
         (
             "FAIL job: n1:7 on n1",
-            f"{WARN}Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this "
-            "configuration.",
+            f"{WARN}Multiple Ranks are using the same GPU/Partition.",
             f"CUDA_VISIBLE_DEVICES=MIG-0a1b\n{WARN}Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
         ),
         "CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2",
@@ -155,8 +154,7 @@ CASES: Cases = {
     "log.gpu-failed/dcgm-found-a-fault": [
         (
             "FAIL node: example",
-            "| Error: GPU 3 had uncorrectable memory errors and row remapping failed. Run a field diagnostic on the "
-            "GPU. |",
+            "| Error: GPU 3 had uncorrectable memory errors and row remapping failed. Run a field diagnostic. |",
             "Detected 14 nvlink_flit_crc_error_count_total_lane NvLink errors on GPU 5's NvLink (should be 0)",
             "    GPU Recovery Action                   : Reset",
             "    Remapped Rows\n        Remapping Failure Occurred        : Yes",
@@ -199,12 +197,10 @@ CASES: Cases = {
         ),
         (
             "FAIL unknown: example",
-            "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting "
-            "down.",
+            "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly",
             "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
             "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
-            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: "
-            "/usr/bin/python",
+            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: python",
             "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
             "/usr/bin/bash: line 1:  1874 Killed                  torchrun --nnodes=2 train.py",
             "Loading checkpoint shards\nKilled",
@@ -240,8 +236,7 @@ CASES: Cases = {
         (
             "WARN unknown: example",
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: "
-            "/usr/bin/python",
+            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: python",
             "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
         ),
     ],
@@ -254,8 +249,7 @@ CASES: Cases = {
         ),
         (
             "FAIL unknown: example",
-            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
-            "(shm).",
+            "ERROR: Unexpected bus error in worker. This might be caused by insufficient shared memory (shm).",
         ),
         f"{WARN}Error while attaching to shared memory segment /dev/shm/nccl-Ab12cd (size 9637888)",
     ],

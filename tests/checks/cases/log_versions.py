@@ -78,8 +78,7 @@ CASES: Cases = {
         ("FAIL image: example", "OSError: libnccl.so.2: cannot open shared object file: No such file or directory"),
         (
             "FAIL image: n1:7 on n1",
-            f"{WARN}NCCL library is too old. This application was compiled with NCCL version 2.30.7, but is running "
-            "with NCCL library version 2.29.2.",
+            f"{WARN}NCCL library is too old. This application was compiled with NCCL version 2.30.7.",
         ),
     ],
 }

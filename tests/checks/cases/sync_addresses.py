@@ -26,6 +26,7 @@ from ncclprobe.checks.sync.links import HOSTS, PLAINS, UNSEEN
 from ncclprobe.checks.sync.settings import RING, SYSTEMS
 from ncclprobe.facts.driver import Imex
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
@@ -55,6 +56,14 @@ _address_twice = rows_of(
     choices=Every(dict.fromkeys(("n0", "n1"), over(""))),
 )
 _rack = rows_of(gpus=Every({"n0": TRAY, "n1": TRAY}), services=UNSEEN, interfaces=HOSTS, settings=PLAINS, software=ANY)
+
+
+def _third(odd: Settings, usual: Settings) -> Every[Settings]:
+    """Return the settings of four nodes, of which the third is odd: it is mended on that node."""
+    return Every({"n0": usual, "n1": usual, "n2": odd, "n3": usual})
+
+
+_SIZE, _SIZE_OF_FILE = having(NCCL_BUFFSIZE="1048576"), setting("NCCL_BUFFSIZE", "1048576", "/etc/nccl.conf:3")
 CASES: Cases = {
     "sync.identity/address-twice": [
         _address_twice("FAIL fabric: 10.1.0.5 on n0 n1"),
@@ -74,6 +83,8 @@ CASES: Cases = {
         _rack(gpus=Every({"n0": TRAY, "n1": _OTHER_RACK})),
     ],
     "sync.env": [
+        *(("FAIL job: NCCL_BUFFSIZE on n2", _third(*each), ANY, Job()) for each in ((_SIZE, PLAIN), (PLAIN, _SIZE))),
+        ("FAIL image: NCCL_BUFFSIZE on n2", _third(_SIZE_OF_FILE, PLAIN), ANY, Job()),
         ("FAIL job: NCCL_ALGO on n2", Every({"n0": RING, "n1": RING, "n2": PLAIN}), ANY, Job()),
         ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), ANY, Job()),
         (
