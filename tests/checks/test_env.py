@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ncclprobe.checks.env.fixtures import NO_NCCL, TWO_NODES, gpus, having, linked, nccl, setting
+from ncclprobe.checks.env.fixtures import NO_NCCL, TWO_NODES, gpus, having, linked, setting
 from ncclprobe.checks.env.transports import forced_algo
 from ncclprobe.checks.env.values import (
     bool_word,
@@ -130,16 +130,3 @@ def test_thousands_of_strange_names_are_not_all_compared() -> None:
 )
 def test_defaults_go_by_the_version(name: str, version: tuple[int, int, int] | None, default: int | None) -> None:
     assert default_of(table()[name], version) == default
-
-
-@each_row(
-    ("name", "value", "said"),
-    [
-        ("NCCL_ALGO", "Ring,Tree", "excludes CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT from every"),
-        ("NCCL_ALGO", "^PAT", "excludes PAT from every"),
-    ],
-)
-def test_a_list_of_several_is_said_to_exclude_and_not_to_force(name: str, value: str, said: str) -> None:
-    first, *_ = forced_algo.run(setting(name, value), gpus(8), linked(8), TWO_NODES, nccl(2, 30, 7))
-    assert said in first.message
-    assert "forces one" not in first.message

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.checks import host
-from ncclprobe.checks.env.fixtures import LO, interface, setting
+from ncclprobe.checks.env.fixtures import setting
 from ncclprobe.checks.gpu import at
 from ncclprobe.checks.gpu.driver import BOX, BUS, log, xid
 from ncclprobe.checks.gpu.siblings import p2p
@@ -25,7 +25,7 @@ from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Scaling
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
-from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import TimeSync
@@ -43,6 +43,7 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report.digest import copyable
 from tests.checks.cases.gpu import NO_SUCH_THING
+from tests.checks.cases.launch_meeting import nodes_of
 from tests.checks.cases.launch_names import ALONE, UNROUTED
 from tests.checks.cases.pci import GUEST, UNTOLD
 from tests.each_row import each_row
@@ -251,15 +252,6 @@ def test_devices_that_are_not_for_nccls_own_transport_are_not_judged(devices: tu
     assert {v.status for key, v in found.items() if key != "ib.perm" or devices != (SOFT,)} == {SKIP}
 
 
-ETH0_OF_BOTH = replace(
-    interface("eth0", 2, "10.0.0.5"),
-    addresses=(
-        *interface("eth0", 2, "10.0.0.5").addresses,
-        Address("eth0", "inet6", "fd00::5", "ffff:ffff:ffff:ffff::", running=True),
-    ),
-)
-
-
 @each_row(
     ("backend", "name", "ifname", "addresses"),
     [
@@ -275,7 +267,7 @@ def test_what_nccl_and_gloo_listen_on_is_called(
     backend: str, name: str, ifname: str, addresses: dict[str, str]
 ) -> None:
     facts: dict[type, Any] = {
-        Interfaces: Interfaces((LO, ETH0_OF_BOTH, interface("eth1", 3, "10.1.0.5"))),
+        Interfaces: nodes_of("")["interfaces"].by_node["n0"],
         Settings: setting("NCCL_SOCKET_IFNAME", "=eth1"),
         Environment: Environment({"GLOO_SOCKET_IFNAME": ifname} if ifname else {}),
         OwnName: OwnName("n0", (name,)),

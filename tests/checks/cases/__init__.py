@@ -14,7 +14,9 @@ from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
 
 VALUES = Path(__file__).parents[2] / "data" / "case_values.txt"
-_VALUE = re.compile(r"`[^`]+`|\b[A-Z]+_[A-Z_]+\b|\b(?:PIX|PXB|PHB|SYS|NVL|SHM)\b|[^\s,;()'\"]*\d[^\s,;()'\"]*")
+_VALUE = re.compile(
+    r"`[^`]+`|\b[A-Z]+_[A-Z_]+\b|\b(?:P[IX][XB]|PHB|SYS|NVL|SHM|PAT|NVLS\w*|CollNet\w*)\b|[^\s,;()'\"]*\d[^\s,;()'\"]*"
+)
 
 
 Cases = Mapping[str, Sequence[Any]]

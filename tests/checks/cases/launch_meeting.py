@@ -73,7 +73,7 @@ _UNSEEN = (
 LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
 
-def _nodes(*names: str) -> dict[str, Any]:
+def nodes_of(*names: str) -> dict[str, Any]:
     """Return nodes of two networks and two address families with these names of their own."""
     six = {i: Address("eth0", "inet6", f"fd00::{i + 5}", "ffff:ffff:ffff:ffff::", running=True) for i in range(4)}
     loops = replace(LO, addresses=(*LO.addresses, Address("lo", "inet6", "::1", "ffff:" * 7 + "ffff", running=True)))
@@ -120,17 +120,20 @@ CASES: Cases = {
             "FAIL job: n[0-1] on n0 n1", Job("gloo"), interfaces=_TWO_NETS, environments=ifnames("eth0,eth1", "eth0")
         ),
         _gloo("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
-        _gloo("FAIL image: n2 on n2", Job("gloo"), **_nodes("10.0.0.5", "10.0.0.6", "fd00::7")),
-        _gloo("WARN image: n[0-1] on n0 n1", **_nodes("10.0.0.5", "fd00::6")),
-        _gloo("WARN image: n[0,2] on n0 n2", **_nodes("127.0.1.1", "10.0.0.6", "", "10.0.0.8")),
-        _gloo("WARN job: n2 on n2", **_nodes("", "", "") | {"environments": ifnames("eth0,eth1", "eth0,eth1", "eth0")}),
+        _gloo("FAIL image: n2 on n2", Job("gloo"), **nodes_of("10.0.0.5", "10.0.0.6", "fd00::7")),
+        _gloo("WARN image: n[0-1] on n0 n1", **nodes_of("10.0.0.5", "fd00::6")),
+        _gloo("WARN image: n[0,2] on n0 n2", **nodes_of("127.0.1.1", "10.0.0.6", "", "10.0.0.8")),
         _gloo(
-            "UNKNOWN: the address that gloo would listen on", **_nodes("10.0.0.5", "10.0.0.6") | {"names": _ONE_UNASKED}
+            "WARN job: n2 on n2", **nodes_of("", "", "") | {"environments": ifnames("eth0,eth1", "eth0,eth1", "eth0")}
+        ),
+        _gloo(
+            "UNKNOWN: the address that gloo would listen on",
+            **nodes_of("10.0.0.5", "10.0.0.6") | {"names": _ONE_UNASKED},
         ),
         _gloo(Job("gloo")),
         _gloo(environments=ifnames("eth0", "")),
         _gloo(environments=ifnames("eth9", "")),  # that node's own check says it
-        _gloo(**_nodes("127.0.1.1", "10.0.0.6", "10.0.0.7")),  # one that calls all others
+        _gloo(**nodes_of("127.0.1.1", "10.0.0.6", "10.0.0.7")),  # one that calls all others
         _gloo(Job("gloo"), interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({})),
     ],
     "launch.master/master-reach": [
