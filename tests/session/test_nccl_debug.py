@@ -77,17 +77,9 @@ def _sleepers() -> list[int]:
     return found
 
 
-class Nobody:
-    """The exchange of one rank."""
-
-    def collect(self, value: Any) -> list[Any]:
-        return [value]
-
-    def share(self, value: Any) -> Any:
-        return value
-
-
-PLAN = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="float32", redop="sum")
+NOBODY: Any = SimpleNamespace(collect=lambda value: [value], share=lambda value: value)
+"""The exchange of one rank."""
+PLAN: Any = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="float32", redop="sum")
 IDENTITY = RankIdentity("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
 
 
@@ -98,7 +90,7 @@ def test_rank_zero_hears_all_ranks_says_which_left_nothing_and_is_itself_never_m
     script: str, devices: list[tuple[str, ...]], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    found = nccl_debug.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", script))  # type: ignore[arg-type]
+    found = nccl_debug.run_pass(PLAN, IDENTITY, NOBODY, 20.0, (sys.executable, "-c", script))
     assert found is not None
     assert [log.devices() for log in found[0]] == devices
     assert says in found[1]
@@ -135,7 +127,8 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
     assert nccl_debug._room(TASK, store, device("cpu")) is None
     calls = [("all_reduce", OPS["all_reduce"].shape(nbytes, 2, 4)) for nbytes in (8, 1 << 20, 4 << 20)]
     assert [shape.nbytes for _, shape in nccl_debug.fitting(calls, 6 << 20)] == [8, 1 << 20]
-    assert nccl_debug.fitting(calls, None) == calls
+    assert nccl_debug.fitting(calls, None) == nccl_debug.fitting(calls, 8 << 20) == calls
+    assert nccl_debug.fitting(calls, (8 << 20) - 1) == calls[:2]
     with pytest.raises(ValueError, match="no call of the sweep fits into the free memory, 1 B"):
         nccl_debug.fitting(calls, 1)
 

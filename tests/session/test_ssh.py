@@ -83,6 +83,8 @@ def test_a_host_greets_obeys_and_reports(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(there, "_line", lambda: msgspec.json.encode(order))
     monkeypatch.setattr(there, "select", SimpleNamespace(select=lambda *_: ([], [], [])))
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 4000 10.0.0.2 22")
+    read = there._read_captures
+    monkeypatch.setattr(there, "_read_captures", lambda folder: ({"a.jsonl": "x"}, 2))  # if they were asked for
     assert there.main() == 0
     hello, outcome = out.buffer.getvalue().splitlines()  # type: ignore[attr-defined]
     greeted = msgspec.json.decode(hello.removeprefix(MARK), type=Hello)
@@ -91,4 +93,4 @@ def test_a_host_greets_obeys_and_reports(tmp_path: Path, monkeypatch: pytest.Mon
     for name in "abc":
         (tmp_path / f"{name}.jsonl").write_text("x" * 10)
     monkeypatch.setattr(bounds, "KEPT_BYTES", 20)
-    assert there._read_captures(tmp_path) == ({"a.jsonl": "x" * 10, "b.jsonl": "x" * 10}, 1)
+    assert read(tmp_path) == ({"a.jsonl": "x" * 10, "b.jsonl": "x" * 10}, 1)
