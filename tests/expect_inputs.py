@@ -61,6 +61,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.from_matrix import facts_of as facts_of_matrix
 from ncclprobe.nccl_tests import parse_text
+from ncclprobe.nccl_tests.operation import ranks_by_ratio
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement
 from tests import nccl_inputs, test_choices, test_topo, test_topology
 
@@ -194,7 +195,8 @@ _SETTINGS = (
         for text in ("Ring", "Tree", "^NVLS", "allreduce:ring", "broadcast:ring", "nonsense", "NVLS")
     ),
     *({"NCCL_PROTO": text} for text in ("LL", "LL128", "Simple", "^Simple", "LL,Simple")),
-    *({f"NCCL_{name}_NCHANNELS": text} for name, text in (("MAX", "1"), ("MAX", "2"), ("MAX", "32"), ("MIN", "32"))),
+    *({f"NCCL_{name}_NCHANNELS": text} for name, text in (("MAX", "1"), ("MAX", "2"), ("MAX", "32"), ("MIN", "1"))),
+    *({"NCCL_MIN_NCHANNELS": text} for text in ("8", "32")),
     *({"NCCL_MAX_CTAS": "4"}, {"NCCL_MIN_CTAS": "64"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_MNNVL_ENABLE": "0"}),
     *({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "LOC"}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_SHM_DISABLE": "1"}),
     *({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}, {"NCCL_NET": "IB"}, {"NCCL_NET_GDR_LEVEL": "LOC"}),
@@ -230,7 +232,10 @@ def _weighed_inputs() -> Rows:
             expectation(op, nbytes, Shape((system.gpus,) * nodes), system, settings=kept)
             for op, nodes, nbytes in calls_
         ]
-        yield f"{settings} {system.name}", [f"{e.worst}/{e.value:.5g}/{e.threshold:.5g}" if e else "-" for e in found]
+        yield (
+            f"{settings} {system.name}",
+            [f"{e.worst}/{e.value:.5g}/{e.threshold:.5g}/{e.gross}" if e else "-" for e in found],
+        )
 
 
 _DECADES = tuple(3 * 10**power for power in range(3, 11))
@@ -395,6 +400,21 @@ def _table_inputs() -> Rows:
             yield name, str(refused)
 
 
+def _ratio_inputs() -> Rows:
+    """How many ranks the ratio of the two bandwidths of an all_reduce shows, by their rounding."""
+    told = []
+    for ranks in range(2, 161, 3):
+        found = [shown_ranks(ranks, 1.15**power) for power in range(44)]
+        first = next((power for power, each in enumerate(found) if each), "-")
+        told.append(f"{ranks}:{first}:{max(filter(None, found), default=0)}")
+    yield "the first power of 1.15 GB/s that shows so many ranks", told
+
+
+def shown_ranks(ranks: int, rate: float) -> int | None:
+    busbw, us = round(rate, 2), (1 << 30) / rate * 2 * (ranks - 1) / ranks / 1e3
+    return ranks_by_ratio("all_reduce", [Line(1 << 30, 1 << 28, "float", "sum", "out", us, 0.1, busbw, 0)])
+
+
 def _limit_inputs() -> Rows:
     """What is taken at each limit of what is read, and just beyond it."""
 
@@ -530,6 +550,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "verdicts": _verdict_inputs,
     "logs": _log_inputs,
     "tables": _table_inputs,
+    "ratios": _ratio_inputs,
     "limits": _limit_inputs,
     "captured": _captured_inputs,
     "recognised": _recognised_inputs,

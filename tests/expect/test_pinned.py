@@ -6,7 +6,6 @@ More settings are in tests/data/command_values/weighed.txt.
 import pytest
 
 from ncclprobe.expect.bands import once
-from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import predict
@@ -83,12 +82,3 @@ def test_numbers_of_one_byte_are_not_added_up_by_switches() -> None:
     assert byte.value == pytest.approx(RING, rel=0.02)
     assert byte.value < 0.8 * word.value
     assert expected(NOTHING, "all_gather", itemsize=1) == expected(NOTHING, "all_gather", itemsize=4)
-
-
-def test_more_channels_leave_a_call_that_latency_decides_or_that_crosses_sockets_unjudged() -> None:
-    """8 RTX PRO 6000 on two EPYC: 22 GB/s with NCCL's own channels, 38 with eight of them."""
-    assert "NCCL_MIN_NCHANNELS=32" in known(of(H100, NODE, 64 << 10, NCCL_MIN_NCHANNELS="32")).known
-    box = composed("8 x RTX PRO 6000, 2 sockets, Turin")
-    eight, one = (known(of(box, NODE, 2 * GIB, NCCL_MIN_NCHANNELS=value)) for value in ("8", "1"))
-    assert (eight.gross, "NCCL_MIN_NCHANNELS=8" in eight.known) == (None, True)
-    assert (one.gross is None, "NCCL_MIN_NCHANNELS" in one.known) == (False, False)
