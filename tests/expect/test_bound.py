@@ -111,11 +111,8 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
     [
         ("hgx-h100", "NCCL_IB_HCA", "mlx5_0", FAIL),
         ("hgx-h100", "NCCL_NET_GDR_LEVEL", "LOC", WARN),
-        ("hgx-h100", "NCCL_PROTO", "LL128", WARN),
         ("hgx-h100", "NCCL_MAX_NCHANNELS", "32", NONE),
-        ("rtx4090-2", "NCCL_SHM_DISABLE", "1", FAIL),
         ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
-        ("gb200-tray", "NCCL_CUMEM_ENABLE", "0", FAIL),
         ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
     ],
 )

@@ -65,15 +65,6 @@ def test_what_is_not_understood_or_may_be_two_things_is_refused_with_an_example(
         machine_of(typed, None)
 
 
-def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
-    four, eight = (composed(f"{count} x H200 NVL, NVLink bridges of 4") for count in (4, 8))
-    inside, across, half = (
-        known(predict(box, Shape((gpus,)), "all_reduce", GIB)) for box, gpus in ((four, 4), (eight, 8), (eight, 4))
-    )
-    assert (inside.bottleneck, half.busbw_GBps) == ("NVLink", inside.busbw_GBps)
-    assert across.busbw_GBps < inside.busbw_GBps / 4
-
-
 def test_a_spark_with_one_of_its_two_ports_fails_and_healthy_ones_do_not() -> None:
     here = machine_of("GB10", None)
     assert isinstance(here.system, NodeSystem)
