@@ -47,16 +47,13 @@ def test_slow_needs_both_rules_and_a_quiet_fleet_makes_no_outlier_of_a_wrinkle()
     assert slow({**{number: 0.1 * (-1) ** number for number in range(9)}, 9: math.log(0.94)}, Rules()) == {}
 
 
-def test_ends_are_fitted_by_the_quiet_way_where_another_is_noisy() -> None:
+@each_row(("times", "quiet_alone"), [(20.0, True), (3.4, True), (2.6, False)])
+def test_ends_are_fitted_by_the_quiet_way_where_another_is_noisy(times: float, quiet_alone: bool) -> None:
     noise = random.Random(1)
-
-    def rate(pair: tuple[str, str], both: bool) -> float:
-        return (25 * noise.uniform(0.6, 1.4) if both else 40) * (0.9 if "b" in pair else 1)
-
-    pairs = [*permutations("abcdefgh", 2)]
-    found = polish([Sample(End(s), End(d), rate((s, d), both), both) for both in (False, True) for s, d in pairs])
-    assert found.out[End("b")] == pytest.approx(math.log(0.9))
-    assert all(found.out[End(node)] == pytest.approx(0) for node in "acdefgh")
+    logs = {pair: noise.gauss(0, 0.01) - 0.1 * ("b" in pair) for pair in permutations("abcdefgh", 2)}
+    quiet = [Sample(End(s), End(d), 40 * math.exp(log)) for (s, d), log in logs.items()]
+    noisy = [Sample(End(s), End(d), 25 * math.exp(times * log), True) for (s, d), log in logs.items()]
+    assert (polish([*quiet, *noisy]).out == pytest.approx(polish(quiet).out)) is quiet_alone
 
 
 @given(st.lists(st.floats(1, 100), min_size=30, max_size=30), st.floats(0.01, 100))
@@ -85,7 +82,7 @@ def test_an_end_twice_as_slow_as_all_others_is_apart_however_these_differ() -> N
 
     effects = polish(noisy(0.13))
     assert slow(effects.out, Rules()) == slow(effects.into, Rules()) == {}
-    assert apart(noisy(0.13), Rules()) == {End("c")}
+    assert apart(noisy(0.13), Rules()) == apart(noisy(0.13, ab=9.0), Rules()) == {End("c")}
     low = noisy(0.02)
     of_three = [each for each in low if "b" not in (each.src.node, each.dst.node)]
     for samples in (noisy(0.15), noisy(0.02, ca=0.29), of_three, [each for each in low if each.src.node == "c"], []):

@@ -78,6 +78,8 @@ def test_every_bad_pair_is_explained_and_no_good_one_is_called_bad(nodes: int, d
     assert sorted(told) == sorted(bad)
 
 
-def test_a_few_segments_sent_again_are_no_loss() -> None:
+def test_a_few_segments_sent_again_are_no_loss_and_nine_of_ten_pairs_are_everything() -> None:
+    bad = everyone(5) - {(0, 1), (1, 0)}
+    assert said(blame(everyone(5), bad)) == {("everything", ())} != said(blame(everyone(5), bad - {(0, 2)}))
     counts = {(0, 1): (4, 150), (1, 2): (30, 90), (2, 3): (9, 1000), (3, 0): (11, 1000)}
     assert reach.lossy(counts) == {(3, 0)}
