@@ -402,12 +402,9 @@ def _table_inputs() -> Rows:
 
 def _ratio_inputs() -> Rows:
     """How many ranks the ratio of the two bandwidths of an all_reduce shows, by their rounding."""
-    told = []
     for ranks in range(2, 161, 3):
         found = [shown_ranks(ranks, 1.15**power) for power in range(44)]
-        first = next((power for power, each in enumerate(found) if each), "-")
-        told.append(f"{ranks}:{first}:{max(filter(None, found), default=0)}")
-    yield "the first power of 1.15 GB/s that shows so many ranks", told
+        yield f"{ranks} ranks", [f"{len(list(same))}*{each}" for each, same in groupby(found)]
 
 
 def shown_ranks(ranks: int, rate: float) -> int | None:
