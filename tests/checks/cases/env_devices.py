@@ -184,9 +184,8 @@ CASES: Cases = {
         (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
     ],
     "env.ifname/ifname-match": [
-        _ifname_match(
-            "NOTE unknown: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "x")
-        ),  # NCCL takes it for not set
+        # NCCL takes it for not set
+        _ifname_match("NOTE unknown: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "x")),
         _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", TWO_NODES, interfaces=_HIDDEN),
         _ifname_match("UNKNOWN: hidden", setting("NCCL_SOCKET_IFNAME", "eth0"), interfaces=_HIDDEN),
         _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "ens3")),

@@ -74,10 +74,6 @@ def torch(version: str = "") -> Software:
     return replace(nccl(2, 30, 7), packages={"torch": version} if version else {})
 
 
-def _started_by(kind: str) -> Launch:
-    return Launch(kind, 0, 16, 0, 8, 2)
-
-
 def _visible(*must: str, seen: str, launch: Any = ALONE, gpus: Any = gpus(8), job: Job = Job()) -> tuple[Any, ...]:  # noqa: B008 - frozen
     return (*must, Environment({LIST: seen}), launch, gpus, job)
 
@@ -245,8 +241,8 @@ CASES: Cases = {
             ALONE,
         ),
         # A killed rank would lose lines in a pipe.
-        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="INFO"), _started_by("slurm")),
-        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="WARN"), _started_by("pytorchjob")),
+        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="INFO"), Launch("slurm", 0, 16, 0, 8, 2)),
+        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="WARN"), Launch("pytorchjob", 0, 16, 0, 8, 2)),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p")),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), ALONE),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout")),
@@ -261,9 +257,8 @@ CASES: Cases = {
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^COLL,CALL,P2P"),),
     ],
     "env.name/unknown-var": [
-        *(
-            ("NOTE unknown: " + name, setting(name, "1"), nccl(2, 99, 1)) for name in _STRANGE
-        ),  # a newer one may read them
+        # a newer one may read them
+        *(("NOTE unknown: " + name, setting(name, "1"), nccl(2, 99, 1)) for name in _STRANGE),
         ("WARN job: TORCH_NCCL_TRACE_BUFER_SIZE", setting("TORCH_NCCL_TRACE_BUFER_SIZE", "1"), nccl(2, 99, 1)),
         ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
         ("WARN job: NCCL_TIMEOUT", setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
@@ -278,11 +273,8 @@ CASES: Cases = {
             setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "200"),
             torch("2.9.1+cu128"),
         ),
-        (
-            "NOTE job: TORCH_FR_BUFFER_SIZE",
-            setting("TORCH_FR_BUFFER_SIZE", "200"),
-            torch("2.6.0+cu124"),
-        ),  # it was added in 2.8
+        # it was added in 2.8
+        ("NOTE job: TORCH_FR_BUFFER_SIZE", setting("TORCH_FR_BUFFER_SIZE", "200"), torch("2.6.0+cu124")),
         (setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch("2.13.0")),
         (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "200"), torch("2.6.0+cu124")),
         *((setting("TORCH_FR_BUFFER_SIZE", "200"), each) for each in (torch("2.9.1+cu128"), torch())),

@@ -127,10 +127,8 @@ CASES: Cases = {
         ("WARN link: GPU0", box(V100S.all[0]), NvLinks((QUARTER,)), UNSAID, METAL, UNSAID),
         ("FAIL link: GPU1", H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL, UNSAID),
         ("FAIL link: GPU2; NOTE unknown: GPU0", H200S, NvLinks((_LOST, FULL, SHORT)), UNSAID, METAL, UNSAID),
-        (
-            _ALL_8,
-            *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8),
-        ),  # leptonai/gpud#1085
+        # leptonai/gpud#1085
+        (_ALL_8, *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8)),
         (
             _ALL_8,
             *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST),

@@ -93,10 +93,8 @@ CASES: Cases = {
     ],
     "run.groups": [
         ("WARN job: tp groups", Groups((_ACROSS,))),
-        (
-            "WARN job: tp groups",
-            Groups((_ACROSS, replace(WITHIN, kind="pp", crossing=8))),
-        ),  # a pipeline over nodes is as meant
+        # a pipeline over nodes is as meant
+        ("WARN job: tp groups", Groups((_ACROSS, replace(WITHIN, kind="pp", crossing=8)))),
     ],
     "run.straggler": [
         ("WARN node: rank 7 on n0", *_rungs(_RARELY, _RARELY, _RARELY)),

@@ -77,10 +77,8 @@ CASES: Cases = {
         ("FAIL unknown: all_reduce 1 MiB", *_banded(_FAILED)),
         ("FAIL unknown: all_reduce 1 MiB", *_banded(_NOISE, _FAILED)),  # beside noise
         ("FAIL unknown: all_reduce 1 MiB", *_banded(replace(_FAILED, skew=_LATE))),  # late ranks are no slow link
-        (
-            "FAIL unknown: all_reduce 1 MiB",
-            *_banded(replace(_FAILED, skew=replace(_LATE, transfer_us=40.0))),
-        ),  # the transfer is too slow as well
+        # the transfer is too slow as well
+        ("FAIL unknown: all_reduce 1 MiB", *_banded(replace(_FAILED, skew=replace(_LATE, transfer_us=40.0)))),
         (
             "FAIL unknown: all_reduce 1 MiB",
             *_banded(replace(_FAILED, skew=replace(_LATE, arrival_us=1.0, late_us=(0.0,) * 8))),

@@ -66,11 +66,8 @@ CASES: Cases = {
     "sync.nodes/node-missing": [
         ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
         ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
-        (
-            "FAIL unknown: gpu02 on gpu02; FAIL unknown: gpu04 on gpu04",
-            four(0, 2),
-            _waited(_STOPPED),
-        ),  # who came half way, and who never came
+        # who came half way, and who never came
+        ("FAIL unknown: gpu02 on gpu02; FAIL unknown: gpu04 on gpu04", four(0, 2), _waited(_STOPPED)),
         ("FAIL unknown: gpu04 on gpu04", four(0, 1, 2), _waited(_BABBLE)),
         ("FAIL unknown: node [1-2] on node 1 node 2", four(0, 3, names=()), _waited()),
         ("FAIL unknown: gpu[02,04] on gpu02 gpu04", _BY_NAME, _waited(node="gpu01.cluster")),
@@ -105,10 +102,8 @@ CASES: Cases = {
         ("NOTE unknown: n[0-1] on n0 n1", below("s1", "s2")),
         ("WARN job: n2 on n2", _below("b1/s1", "b1/s1", "s9")),
         ("NOTE unknown: n[0-1] on n0 n1", placed(at(host="h1"), at(host="h1"), at(host="h2"))),
-        (
-            "WARN job: n[0-1] on n0 n1",
-            placed(at(zone="a"), at(zone="b"), Placement()),
-        ),  # what is known to be wrong is said
+        # what is known to be wrong is said
+        ("WARN job: n[0-1] on n0 n1", placed(at(zone="a"), at(zone="b"), Placement())),
         ("UNKNOWN: the placement of n1 is unknown; set NCCLPROBE_PLACEMENT", placed(at(zone="a"), Placement())),
         ("UNKNOWN: placement of n[1-2] is", placed(at(zone="a"), Placement(), Absent("refused"))),
         (placed(_EAST, _EAST),),
