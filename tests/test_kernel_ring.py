@@ -36,8 +36,7 @@ XID = (2.5, "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=-, Ch 1")
         ([b"6,5,x,-;x\n", b"6,5;x\n", b"6,5,7;x\n"], "x", [(7e-6, "x")], (0, 7e-6)),
         (LINES_OF_FIVE, "x", [(3.0, "x"), (4.0, "x")], (3, 0.0)),  # the newest are kept
         (LINES_OF_FIVE[:2], "x", [(0.0, "x"), (1.0, "x")], (0, 0.0)), ([], "x", [], (0, 0.0)),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_wanted_records_come_with_their_time_and_without_names_of_programs(
     records: list[bytes | OSError], pattern: str, lines: list[object], rest: tuple[int, float],
     monkeypatch: pytest.MonkeyPatch,
@@ -56,8 +55,7 @@ def test_wanted_records_come_with_their_time_and_without_names_of_programs(
     monkeypatch.setattr(live.os, "open", lambda *_: os.dup(0))
     monkeypatch.setattr(live.os, "read", read)
     assert live.matching(pattern) == {
-        "source": "/dev/kmsg", "lines": lines, "dropped": rest[0], "oldest_s": rest[1]
-    }  # fmt: skip
+        "source": "/dev/kmsg", "lines": lines, "dropped": rest[0], "oldest_s": rest[1]}  # fmt: skip
 
 
 TREES = (("/no", "/no/stat", ()), ("/dev", "/dev/null", ("/dev/shm", "/dev/no")))
@@ -73,8 +71,7 @@ JOURNAL = "[    0.500000] n0 kernel: Linux version 6.1\n[   12.500000] n0 kernel
         (NO, JOURNAL, [(12.5, "mlx5_core x: Link down")]), (GONE, JOURNAL, [(12.5, "mlx5_core x: Link down")]),
         (NO, "", Denied), (NO, NO_PROGRAM, Denied), (GONE, NO_PROGRAM, Missing),
         (GONE, Failed("journalctl: exit code 1: insufficient permissions"), Denied),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_journal_serves_where_the_ring_is_closed_and_to_be_shown_nothing_is_not_a_clean_log(
     monkeypatch: pytest.MonkeyPatch, error: OSError, journal: str | HostError, found: list[object] | type[HostError]
 ) -> None:
@@ -196,8 +193,7 @@ def test_each_source_answers_what_is_there(host: LiveHost, tmp_path: Path, monke
         ("_KERNEL_TREES", TREES, ("read", "/no/no"),
          f"Failed: read /no/no: /no is hidden from this process; {SHOW.format('/no')}"),
         ("_KERNEL_TREES", TREES, ("read", "/nowhere"), "Missing: read /nowhere: not there"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_the_system_says_is_passed_on(
     host: LiveHost, name: str, answer: object, question: tuple[str, ...], said: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from unittest import mock
 
 from ncclprobe.host import command, deadlines, files, path_rate, processes, py_spy, tcp_sockets, waits
 from ncclprobe.host.live import LiveHost
-from ncclprobe.model.errors import HostError, Missing
+from ncclprobe.model.errors import HostError, Missing, TimedOut
 from tests.facts.made_up import TEXTS
 
 Files = Mapping[str, str | bytes]
@@ -123,6 +124,13 @@ def _ran(script: str) -> str:
             return f"{type(error).__name__}: {error}"
 
 
+def _late(patience_s: float) -> str | None:
+    try:
+        return deadlines.within(patience_s, lambda: time.sleep(0.5), "x")
+    except TimedOut as error:
+        return str(error)
+
+
 def _patience(*question: str) -> object:
     host = LiveHost((), bool)
     with mock.patch.object(host, "_ask", side_effect=lambda kind, rest, asked, patience_s: (patience_s, asked)):
@@ -211,6 +219,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "printf 1234567890", "printf 12345678901", "printf 12345; printf 123456 >&2",
             "echo a; echo b  c >&2; exit 3", "echo out; exit 1", "kill -9 $$",
             "printf '?%.0s' $(seq 400) >&2; exit 2")]),
+        "late answers": (_late, [0.0625, -1.0]),
         "deadlines": (lambda: deadlines.QUESTION_S, [()]),
         "deadline of a question": (_patience, [
             ("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf", "1"), ("nvml", "x"), ("uname",)]),

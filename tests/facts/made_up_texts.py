@@ -203,8 +203,7 @@ BASE: dict[str, dict[str, Any]] = {
     "/site/libcudart.so.12": {}, SITE_NCCL: {"symbols": {"defined": ["ncclSend"]}},
     NET: {"needed": ["libcudart.so.12", "libfabric.so.1", "libc.so.6", "libnccl.so.2"],
           "needs_versions": {"libc.so.6": ["GLIBC_9", "GLIBC_2.34"]}},
-    "/usr/lib64/libc.so.6": {"versions": ["GLIBC_2.34"]}, "/usr/lib/x86_64-linux-gnu/libcudart.so.12": {},
-}  # fmt: skip
+    "/usr/lib64/libc.so.6": {"versions": ["GLIBC_2.34"]}, "/usr/lib/x86_64-linux-gnu/libcudart.so.12": {}}  # fmt: skip
 LATE = {**BASE, CUDA_LIBRARY: {**BASE[CUDA_LIBRARY], "runpath": PATHS}}
 INSTALLED = Software({}, mapped=Mapped(f"{OWN}/libnccl.so.2", "DT_RPATH"), torch=Torch(TORCH, "12.8"))
 
@@ -484,8 +483,7 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
     "local and remote": (lambda kind: ((of := data_paths.Mount("/", kind, "s")).is_local, of.is_remote), [
         "ext4", "tmpfs", "nfs", "nfs4", "lustre", "fuse.x", "fuse", "ceph", "other"]),
     "rates": (lambda *row: ((rate := data_paths.ReadRate(*row)).from_memory, rate.per_s), [
-        (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, 2.0, 0.0, "why")]),
-}  # fmt: skip
+        (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, 2.0, 0.0, "why")])}  # fmt: skip
 
 
 def results() -> Iterator[tuple[str, list[str]]]:

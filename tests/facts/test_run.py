@@ -64,8 +64,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("expected_copies", BY_SLOT)], BY_SLOT),
     ([("rung", ONE), ("rung", NODE_RUNG)], of.Ladder((ONE, NODE_RUNG))),
     ([("group", WITHIN), ("group", WITHIN)], of.Groups((WITHIN, WITHIN))),
-    ([("step", STEP)], of.Steps((STEP,))),
-]  # fmt: skip
+    ([("step", STEP)], of.Steps((STEP,)))]  # fmt: skip
 
 
 def log_of(*samples: tuple[str, Any]) -> RunLog:
@@ -92,8 +91,7 @@ UNKNOWN = {
     Arrivals: NOT_MET, Attendance: NOT_MET, of.FirstCalls: "the run contains no sample first_call",
     of.MeasuredOn: "the run contains no sample fingerprint", of.Rows: "no row was measured",
     of.HeardXids: "NVML listened on no node", of.NicTraffic: "no NIC was counted",
-    of.Copies: "no copy was measured", of.Groups: "no group was measured",
-}  # fmt: skip
+    of.Copies: "no copy was measured", of.Groups: "no group was measured"}  # fmt: skip
 
 
 def test_what_was_not_measured_is_absent_and_what_only_some_runs_have_is_known_to_be_none() -> None:

@@ -159,8 +159,7 @@ def test_tables_of_markdown_are_read_or_refused_never_shifted() -> None:
     text = "| CPU Affinity |  | GPU0 | mlx5_0 |\n|---|---|---|---|\n| 0-7 | GPU0 | X | PIX |\n|  | mlx5_0 | PIX | X |\n"
     (matrix,) = parse(text)
     assert (matrix.cpu_affinity, matrix.links) == (
-        ("0-7",), {"GPU0": {"GPU0": "X", "mlx5_0": "PIX"}, "mlx5_0": {"GPU0": "PIX", "mlx5_0": "X"}}
-    )  # fmt: skip
+        ("0-7",), {"GPU0": {"GPU0": "X", "mlx5_0": "PIX"}, "mlx5_0": {"GPU0": "PIX", "mlx5_0": "X"}})  # fmt: skip
     lost = "| GPU0 | GPU1 |\n|---|---|---|\n| GPU0 | X | NV4 |\n| GPU1 | NV4 | X |\n"  # its header lost a cell
     assert parse(lost)[0].links["GPU0"] == {"GPU0": "X", "GPU1": "NV4"}
 
@@ -187,8 +186,7 @@ TWO = "\tGPU0\nGPU0\tX\n"
         (NO_NVLINK.partition("NV#")[0] + "\n\n", "topo-mp", ""),
         (NO_NVLINK.partition("Legend:")[0] + "\nLegend:\n  X = Self  SYS = far\n  PIX  = near\n", "topo-m", ""),
         (re.sub(" += ", ": ", WITHOUT_NV) + "\n", "topo-mp", ""),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_matrix_of_pcie_paths_or_of_peers_is_not_taken_for_a_lack_of_nvlink(
     text: str, kind: str, capability: str
 ) -> None:
@@ -224,8 +222,7 @@ ALL, OLDER = "CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "CPU Affinity\tNUMA Aff
         ("CPU Affinity", "0-0,8-8", ("0-0,8-8", None, None)),
         ("CPU Affinity", "", ("", None, None)), ("CPU Affinity\tNUMA", "0\t8", ("0", "8", None)),
         ("", "", (None, None, None)), ("", "NUMA 0", (None, None, None)),  # written by hand, under no title
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_blank_affinities_are_told_from_columns_that_are_not_there(
     titles: str, tail: str, affinities: tuple[str | None, ...]
 ) -> None:
@@ -272,8 +269,7 @@ UNNAMED = "the NIC Legend is missing: the names of NIC0 to NIC2 are not known"
         (f"{HEAD}{ROW}GPU1\tNV18\t X \tSY", "row GPU1 is cut after 2 of 3 cells"),
         (f"{HEAD}{ROW}GPU1\tNV18\t X \tSYS\t0\t0", "row GPU1: its affinities are missing"),
         (f"{HEAD}{ROW}GPU1\tNV18\t X \tSYS\t0\t0\t\tN/A\nNIC0\t", "row NIC0 is cut after 0 of 3 cells"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_text_that_lacks_something_gives_what_is_there_and_says_what_is_missing(text: str, missing: str) -> None:
     (matrix,) = parse(text)
     assert missing in matrix.incomplete if missing else not matrix.incomplete
@@ -323,8 +319,7 @@ def test_a_text_that_lacks_something_gives_what_is_there_and_says_what_is_missin
         (lambda text: "\tPPU0\tPPU1\nPPU0\tX\tICN4\nPPU1\tICN4\tX\n", "it looks like that of ppu-smi"),
         (lambda text: "GPU0 0 XGMI\n", "not nvidia-smi output: it looks like that of rocm-smi"),
         (lambda text: "| GP0 | GP1 |\n", "not nvidia-smi output: it looks like that of DCGM"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_is_refused_is_refused_by_its_cause(ruin: Change, cause: str) -> None:
     with pytest.raises(ParseError, match=re.escape(cause)):
         parse(ruin(PAIR.text()))
