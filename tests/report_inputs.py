@@ -386,6 +386,7 @@ _COST = FirstCall(1.25, 3, 0.214, 0, 4e-6, 0.0213, 1)
 def _wording_inputs() -> Rows:
     """The forms of a report in all their words: what is kept of commands has only names and numbers."""
     moved, caused = made.moved(), made.causes()
+    twice = replace(caused.causes[0], evidence=caused.causes[0].evidence * 2)
     reports = {
         **{"healthy": samples.HEALTHY, "sick": samples.SICK, "cut": samples.INCONCLUSIVE, "whole": made.whole()},
         **{"causes": caused, "pairs": made.pairs(4), "moved": moved, "large": samples.fleet(40, 3)},
@@ -401,8 +402,8 @@ def _wording_inputs() -> Rows:
         "classes": _classes("3 of 4 ranks are waiting"),
         "lasting": _classes("ranks 0-2 have been waiting in all_reduce #51 for 9 s"),
         "all slow": replace(made.pairs(3), localisation=_NOTHING),
-        "narrowed": replace(caused, causes=(replace(caused.causes[0], confidence="narrowed"),), ranks=(), excerpts=()),
-        "not known": replace(caused, causes=(replace(caused.causes[0], confidence="unknown"),), timeline=()),
+        "narrowed": replace(caused, causes=(replace(twice, confidence="narrowed"),), ranks=(), excerpts=()),
+        "not known": replace(caused, causes=(replace(twice, confidence="unknown"),), timeline=()),
         "no cause": replace(caused, causes=(), status=Status.PASS, exit_code=0),
     }
     for name, report in reports.items():

@@ -131,9 +131,6 @@ def refusal(path: Path, data: bytes) -> str:
     [
         (WHOLE[: len(WHOLE) // 2], "not a complete ncclprobe.report/1 report"),
         ("", "not a complete"),
-        ("null", "not a complete"),
-        ("[]", ""),
-        ("not json", "not a complete"),
         ("[" * 100_000, ""),
         (
             '{"schema": "ncclprobe.report/0"}',
@@ -158,7 +155,7 @@ def refusal(path: Path, data: bytes) -> str:
         (b"\x00" * 64, ""),
         (WHOLE.replace("{", '{"x": [' + "[]," * 5_000_000 + "[]],", 1), "more than 5000000 lists and objects"),
     ],
-    ids=map(str, range(25)),
+    ids=map(str, range(22)),
 )
 def test_what_is_no_whole_report_of_this_schema_is_refused_in_one_line(
     tmp_path: Path, text: str | bytes, words: str
@@ -181,6 +178,7 @@ def test_wherever_a_report_is_cut_it_is_refused(tmp_path_factory: pytest.TempPat
         {"nodes": 0},
         {"ranks": 10**9},
         {"busbw_GBps": 1e308},
+        {"busbw_GBps": -1.0},
         {"iters": 1 << 63},
         {"time_us": {"mean": 0.0}},
     ],
