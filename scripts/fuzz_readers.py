@@ -137,7 +137,7 @@ def _made_of(seeds: Sequence[str], taken: Sequence[str], draw: random.Random) ->
 def _of_texts() -> Iterator[Reader]:
     topo = captured(("run", "nvidia-smi", "topo", "-m"))
     yield _of("topology matrix", lambda each: topo_matrix.parse(each), topo)
-    yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/made_up.py"))
+    yield _of("nvidia-smi nvlink", nvlink.parse, captured(("run", "nvidia-smi", "nvlink")))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)
     yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py"))
