@@ -47,7 +47,7 @@ def test_a_file_is_known_by_its_size_head_tail_and_a_sample(tmp_path: Path, cont
     sizes = {0: 0, 7: 7, BLOCK: BLOCK, BLOCK + 1: BLOCK + 1, 2 * BLOCK: 2 * BLOCK, 2 * BLOCK + 1: 2 * BLOCK + 16 * 4096}
     for size, hashed in sizes.items():
         (tmp_path / "sized").write_bytes(bytes(size))
-        found = path_child._content(str(tmp_path / "sized"))
+        found = path_child.content_of(str(tmp_path / "sized"))
         assert {**found, "digest": len(found["digest"])} == {
             "entries": 0, "digest": 16, "cut": False, "hashed_bytes": hashed
         }  # fmt: skip
@@ -64,9 +64,9 @@ def test_a_folder_is_known_by_its_names_and_their_kinds(
     assert child.ask("content", PATIENCE_S) != before
     (tmp_path / "b").touch()
     monkeypatch.setattr(bounds, "LISTED_ENTRIES", 2)
-    assert path_child._content(str(tmp_path)) == child.ask("content", PATIENCE_S)
+    assert path_child.content_of(str(tmp_path)) == child.ask("content", PATIENCE_S)
     (tmp_path / "c").touch()  # of more entries than are listed, two nodes may list others
-    assert path_child._content(str(tmp_path)) == {"entries": 2, "digest": "", "cut": True}
+    assert path_child.content_of(str(tmp_path)) == {"entries": 2, "digest": "", "cut": True}
 
 
 def test_a_path_is_told_with_its_kind_owner_and_access_and_a_pipe_is_not_opened(

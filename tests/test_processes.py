@@ -36,7 +36,7 @@ def python(code: str, *argv: str, **options: Any) -> Iterator["subprocess.Popen[
 def seen_in(pid: int, call: str) -> dict[str, Any]:
     """Return what a process does once it is in a call."""
     end = time.monotonic() + 20
-    while (at := processes._process(pid, start_of(pid)))["call"] != call and time.monotonic() < end:
+    while (at := processes.state_of_process(pid, start_of(pid)))["call"] != call and time.monotonic() < end:
         time.sleep(0.05)
     assert at["call"] == call
     return at
@@ -44,11 +44,11 @@ def seen_in(pid: int, call: str) -> dict[str, Any]:
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
     start = start_of(os.getpid())
-    assert processes._process(os.getpid(), start)["state"] in "RS"
+    assert processes.state_of_process(os.getpid(), start)["state"] in "RS"
     with pytest.raises(Missing, match="its number is of another"):
-        processes._process(os.getpid(), start + 1)
+        processes.state_of_process(os.getpid(), start + 1)
     with pytest.raises(Missing, match=r"it has ended$"):
-        processes._process(999999999, start)
+        processes.state_of_process(999999999, start)
 
 
 def test_the_control_group_that_ranks_share_is_read_once_per_look(
@@ -58,7 +58,7 @@ def test_the_control_group_that_ranks_share_is_read_once_per_look(
     held = []
     for micros, look in ((500_000, 0), (700_000, 0), (700_000, 1)):
         (tmp_path / "cpu.stat").write_text(f"throttled_usec {micros}\n")
-        held.append(processes._cgroup("0::/own\n", look)["held_s"])
+        held.append(processes.group_state("0::/own\n", look)["held_s"])
     assert held == [0.5, 0.5, 0.7]
 
 
@@ -66,7 +66,7 @@ def test_no_value_of_a_variable_is_told_that_may_not_be_recorded(monkeypatch: py
     environ = {"RANK": "0", "API_TOKEN": "hunter2", "MASTER_ADDR": "user:hunter2@n1"}
     monkeypatch.setattr(processes, "_pids", lambda: [1])
     monkeypatch.setattr(processes, "environment", lambda _: environ)
-    (only,) = processes._ranks(0, ["RANK"], {"RANK", "MASTER_ADDR"})["processes"]
+    (only,) = processes.ranks_here(0, ["RANK"], {"RANK", "MASTER_ADDR"})["processes"]
     assert "hunter2" not in json.dumps(only)
     assert only["variables"]["RANK"] == "0"
 
@@ -82,7 +82,7 @@ def test_ranks_in_a_container_may_be_of_process_2_and_threads_of_the_kernel_are_
     monkeypatch.setattr(processes, "stat_or_none", stat)
     monkeypatch.setattr(processes, "environment", lambda pid: {"RANK": "0"} if pid > 2 else {})
     monkeypatch.setattr(processes, "_candidate", lambda pid, *_: {"pid": pid})
-    assert processes._ranks(0, ["RANK"], set())["processes"] == [{"pid": 70, "agent": None}]
+    assert processes.ranks_here(0, ["RANK"], set())["processes"] == [{"pid": 70, "agent": None}]
 
 
 def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(processes, "_pids", lambda: [1])
     monkeypatch.setattr(processes, "BLOCKED_S", 0.01)
     monkeypatch.setattr(processes, "environment", lambda _: never.wait(20) and {})
-    answer = processes._ranks(0, ["RANK"], set())
+    answer = processes.ranks_here(0, ["RANK"], set())
     never.set()
     assert "no answer within 0.01 s" in answer["late"][0]
 
@@ -98,7 +98,7 @@ def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatc
 def test_a_process_that_has_ended_and_is_not_waited_for_is_listed_with_its_state() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        listed = processes._ranks(os.getpid(), ["RANK"], [])
+        listed = processes.ranks_here(os.getpid(), ["RANK"], [])
     assert [each["state"] for each in listed["processes"] if each["pid"] == ended.pid] == ["Z"]
 
 
@@ -107,7 +107,7 @@ def test_what_threads_of_a_program_run_is_counted_without_its_first() -> None:
     thread = threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(over.is_set, True)])
     thread.start()
     for _ in range(2):
-        ran.append(processes._process(os.getpid(), start)["others_ran_s"])
+        ran.append(processes.state_of_process(os.getpid(), start)["others_ran_s"])
         time.sleep(0.3)
     over.set()
     thread.join()
@@ -204,7 +204,7 @@ def test_how_long_a_process_stood_is_the_same_on_every_processor() -> None:
     os.sched_setaffinity(0, usual)
     try:
         time.sleep(2.5)
-        stood = [processes._process(each.pid, start_of(each.pid))["still_s"] for each in sleeping]
+        stood = [processes.state_of_process(each.pid, start_of(each.pid))["still_s"] for each in sleeping]
         most = time.monotonic() - began
     finally:
         for each in sleeping:

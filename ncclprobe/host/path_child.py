@@ -97,7 +97,7 @@ def _stat(path: str) -> dict[str, Any]:
     }
 
 
-def _content(path: str) -> dict[str, Any]:
+def content_of(path: str) -> dict[str, Any]:
     """Return a hash of a file's head, tail and a sample, or of a folder's names, up to a limit of entries."""
     mode = os.stat(path).st_mode  # noqa: PTH116
     if stat.S_ISDIR(mode):
@@ -145,6 +145,6 @@ def _places(size: int) -> Iterator[tuple[int, int]]:
 _WORK: dict[str, Callable[[str], dict[str, Any]]] = {
     "start": lambda _path: {},
     "stat": _stat,
-    "content": _content,
+    "content": content_of,
     "rate": path_rate.rate,
 }

@@ -81,8 +81,8 @@ def serve() -> None:
 def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any]:
     try:
         if asked["do"] == "ranks":
-            return {"said": _ranks(int(asked["of"][0]), asked["of"][1:], recordable)}
-        return {"said": _process(*map(int, asked["of"]))}
+            return {"said": ranks_here(int(asked["of"][0]), asked["of"][1:], recordable)}
+        return {"said": state_of_process(*map(int, asked["of"]))}
     except (OSError, HostError, ValueError, LookupError) as error:
         refusal = as_host_error(error, " ".join((asked["do"], *asked["of"][:1])))
         return {"refused": type(refusal).__name__, "why": str(refusal)}
@@ -91,7 +91,7 @@ def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any
 # Which processes may be ranks.
 
 
-def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> dict[str, Any]:
+def ranks_here(root: int, names: Collection[str], recordable: Collection[str]) -> dict[str, Any]:
     """Return the processes that have one of the variables `names`, or that are `root` or its descendants.
 
     `root` 0: none; negative: all Python processes.
@@ -211,7 +211,7 @@ def environment(pid: int) -> dict[str, str]:
 # What one process does.
 
 
-def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
+def state_of_process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
     """Return the activity of process `pid`, which started at tick `start`. Raises Missing if it is gone.
 
     A cgroup that ranks share is read once per `look`.
@@ -231,7 +231,7 @@ def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
         "swapped_bytes": status.get("VmSwap", 0) << 10,
         "children": list(_children(path, tids := _threads(path))),
         "others_ran_s": sum(_ran_s(f"{path}/task/{tid}") for tid in tids if tid != str(pid)),
-        **_cgroup(text_or_empty(f"{path}/cgroup"), look),
+        **group_state(text_or_empty(f"{path}/cgroup"), look),
     }
 
 
@@ -324,7 +324,7 @@ def _pipes(path: str) -> set[str]:
 
 
 @lru_cache(256)
-def _cgroup(text: str, look: int) -> dict[str, Any]:
+def group_state(text: str, look: int) -> dict[str, Any]:
     """Return whether a process's cgroup (v2 or v1) is frozen, throttled, or out of memory."""
     groups = dict(line.split(":", 2)[1:] for line in text.splitlines() if line.count(":") > 1)
     found: dict[str, Any] = {}

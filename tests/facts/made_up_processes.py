@@ -72,7 +72,7 @@ def _age(start: int) -> float:
 
 def _group(lines: str, files: Files) -> object:
     with _shown(files) as path, mock.patch.object(processes, "_CGROUPS", Path(path)):
-        return processes._cgroup.__wrapped__(lines, 0)
+        return processes.group_state.__wrapped__(lines, 0)
 
 
 def _of(read: Callable[[str], object]) -> Callable[..., object]:

@@ -37,19 +37,19 @@ CARDS = [card(["eth0"], {}), card(["eth1"]), card(["eth0"], {}), card(["eth1"])]
 
 def test_the_nics_of_a_node_are_those_of_all_its_ranks_and_one_that_does_not_know_leaves_it_unknown() -> None:
     both = [[told(eth0=5), told(eth0=9, eth1=4)], [None, None]] * 2
-    first, second = nic_traffic._bytes_by_node(CARDS, both, HOSTS)
+    first, second = nic_traffic.bytes_by_node(CARDS, both, HOSTS)
     assert (first.node, second.node, first.expected) == ("a", "b", frozenset({"eth0", "eth1"}))
     assert first.ethernet["eth0"] == Count(4, 4)
     assert isinstance(first.ethernet["eth1"], Absent)  # it was not there before
-    found = nic_traffic._bytes_by_node([CARDS[0], card(None), *CARDS[2:]], both, HOSTS)
+    found = nic_traffic.bytes_by_node([CARDS[0], card(None), *CARDS[2:]], both, HOSTS)
     assert [each.expected for each in found] == [None, {"eth0", "eth1"}]
-    assert nic_traffic._bytes_by_node([CARDS[0]] * 2, [both[0]] * 2, ("a", "a")) == [], "two nodes of one name"
+    assert nic_traffic.bytes_by_node([CARDS[0]] * 2, [both[0]] * 2, ("a", "a")) == [], "two nodes of one name"
 
 
 def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_transport() -> None:
     both = [[told(eth0=900 * MIB), told(eth0=3 * MIB)], [told(eth0=0), told(eth0=66 * MIB)]]
     found = operation_traffic(
-        "all_reduce", 64 * MIB, nic_traffic._bytes_by_node([card(["eth0"], {})] * 2, both, ("a", "b"))
+        "all_reduce", 64 * MIB, nic_traffic.bytes_by_node([card(["eth0"], {})] * 2, both, ("a", "b"))
     )
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]
     assert "reset" in found.nics[0].why
@@ -74,15 +74,15 @@ def test_what_an_interface_stands_on_is_read_from_sysfs() -> None:
             ("list", "/sys/class/net/eth9"): Denied("eth9"),
         }
     )
-    assert nic_traffic._lower_devices(host, "bond0") == ["eth0", "eth1"]
-    assert nic_traffic._lower_devices(host, "ib0") == ["mlx5_0:1"]
-    assert nic_traffic._lower_devices(host, "eth9") == []
+    assert nic_traffic.lower_devices(host, "bond0") == ["eth0", "eth1"]
+    assert nic_traffic.lower_devices(host, "ib0") == ["mlx5_0:1"]
+    assert nic_traffic.lower_devices(host, "eth9") == []
 
 
 def test_gloo_within_one_node_goes_over_loopback_whatever_its_address() -> None:
-    assert nic_traffic._sockets([["eth0"], ["eth0"]], ("a", "a")) == "gloo tcp lo"
-    assert nic_traffic._sockets([["eth0"], ["eth1"]], ("a", "b")) == "gloo tcp eth0, eth1"
-    assert nic_traffic._sockets([["eth0"], None], ("a", "b")) == "gloo tcp"
+    assert nic_traffic.socket_names([["eth0"], ["eth0"]], ("a", "a")) == "gloo tcp lo"
+    assert nic_traffic.socket_names([["eth0"], ["eth1"]], ("a", "b")) == "gloo tcp eth0, eth1"
+    assert nic_traffic.socket_names([["eth0"], None], ("a", "b")) == "gloo tcp"
 
 
 def test_what_torch_holds_of_a_gpu_is_given_back_before_the_processes_of_the_pass_ask_for_room(

@@ -92,7 +92,7 @@ class TransportDetection:
         self._exchange, self._set_phase = run.exchange, run.set_phase
         self._backend, self._node, self._hosts = run.config.backend, run.node, run.hosts
         self._logs: tuple[log.Log, ...] = ()
-        self._sockets: str | None = None
+        self.socket_names: str | None = None
         self._own_names: list[str] | None = None
         self._sizes: dict[str, list[tuple[int, float]]] = {}
         self.note = ""
@@ -104,7 +104,7 @@ class TransportDetection:
             self._own_names = _gloo_interfaces(self._host)
             names = self._exchange.collect(self._own_names)
             if names is not None:
-                self._sockets = _sockets(names, self._hosts)
+                self.socket_names = socket_names(names, self._hosts)
             return
         import torch
 
@@ -120,7 +120,7 @@ class TransportDetection:
         """Add the transport to `row`, if it is known."""
         self._sizes.setdefault(row.op, []).append((row.nbytes, row.time_us.mean / 1e6))
         if self._backend == "gloo":
-            return replace(row, transport=Transport(network=self._sockets))
+            return replace(row, transport=Transport(network=self.socket_names))
         return replace(row, transport=transport(row, self._logs))
 
     def count(self, plan: Any) -> tuple[OperationTraffic, ...]:
@@ -140,7 +140,7 @@ class TransportDetection:
             counters = self._exchange.collect([before, after])
             if infos and counters:
                 found.append(
-                    operation_traffic(made.op, made.nbytes * made.number, _bytes_by_node(infos, counters, self._hosts))
+                    operation_traffic(made.op, made.nbytes * made.number, bytes_by_node(infos, counters, self._hosts))
                 )
         return tuple(found)
 
@@ -179,7 +179,7 @@ class TransportDetection:
             else _nccl_devices(self._node.snapshot())
             if reads
             else [],
-            "below": {name: under for name in names if (under := _lower_devices(self._host, name))} if reads else None,
+            "below": {name: under for name in names if (under := lower_devices(self._host, name))} if reads else None,
         }
 
 
@@ -190,7 +190,7 @@ def _gloo_interfaces(host: Host) -> list[str] | None:
     return list(names) or ([own.name] if own else None)
 
 
-def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
+def socket_names(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
     """Describe gloo's transport; between ranks of one node the kernel uses loopback for any address."""
     if len(set(hosts)) < 2:
         return "gloo tcp lo"
@@ -218,7 +218,7 @@ def _nccl_devices(snapshot: Snapshot) -> list[str] | None:
     return [*ports, *dict.fromkeys(gid.netdev for gid in gids if gid.netdev)]
 
 
-def _lower_devices(host: Host, name: str) -> list[str]:
+def lower_devices(host: Host, name: str) -> list[str]:
     """Return the devices below an interface: a bond's or VLAN's NICs, the port under IPoIB."""
     under = [entry[6:] for entry in _listed(host, f"{NET}/{name}") if entry.startswith("lower_")]
     with contextlib.suppress(HostError, ValueError):
@@ -258,7 +258,7 @@ def _count(received: Any) -> Count | Absent:
     return Absent(received) if isinstance(received, str) else Count(*received)
 
 
-def _bytes_by_node(infos: Sequence[Any], counters: Sequence[Any], hosts: Sequence[str]) -> list[Carried]:
+def bytes_by_node(infos: Sequence[Any], counters: Sequence[Any], hosts: Sequence[str]) -> list[Carried]:
     """Return what each node carried. Two nodes with the same name are indistinguishable, so neither counts."""
     found: dict[str, list[Carried]] = {}
     for node, info, (before, after) in zip(hosts, infos, counters, strict=True):
