@@ -124,11 +124,11 @@ COMPARED: dict[str, tuple[Report | str, Report | str, int, str]] = {
         text(WHOLE, LONGER), text(WHOLE, lines=4), 3, "was cut short or is inconclusive, so rows that it lacks may be"
     ),
     "a sweep that failed": (
-        text(WHOLE, LONGER), text(WHOLE, lines=4, more=ERROR), 4, "note: new.log: n0: Test NCCL failure"
+        text(WHOLE, LONGER), text(WHOLE, lines=4, more=ERROR), 4, "new.log: n0: Test NCCL failure"
     ),
     "a sweep with wrong data": (
         text(WHOLE, LONGER), text(replace(WHOLE, wrong=5), lines=4), 4,
-        "note: new.log: 5 values of all_reduce 1 MiB were wrong",
+        "new.log: 5 values of all_reduce 1 MiB were wrong",
     ),
 }  # fmt: skip
 

@@ -182,7 +182,7 @@ def test_a_check_that_breaks_is_unknown_and_one_that_cannot_be_loaded_is_require
     loaded = "@check" in text
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, not loaded)
     assert verdict.id == ("site-bios.little-memory" if loaded else "site-bios.load")
-    assert why in verdict.why
+    assert why in f"{verdict.why}."
 
 
 def test_two_checks_of_one_id_are_none(folder: Path) -> None:
