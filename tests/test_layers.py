@@ -37,7 +37,7 @@ TORCH_ZONE = {
     *(path for path in FILES if path.relative_to(PACKAGE).parts[0] in ("probes", "session")),
 }
 PICKLE = {PACKAGE / "facts" / "files" / "flight_child.py"}
-"""In a child with limits, by an Unpickler that finds no class: see tests/facts/test_flight_hostile.py."""
+"""In a child with limits, by an Unpickler that finds no class: see tests/facts/test_flight.py."""
 
 
 def room(path: Path) -> str:
