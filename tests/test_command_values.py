@@ -3,6 +3,7 @@
 import pytest
 
 from tests.command_values import FILES, KEPT, text
+from tests.kept import difference
 
 FEWEST = {"explain-nccl": 20, "explain-silent": 20, "explain-others": 15, "expect": 12, "report": 20, "forms": 60,
           "launchers": 80, "planted": 28, "patterns": 70, "expect-captures": 45, "json": 40, "options": 60,
@@ -17,5 +18,5 @@ FEW = 8
 def test_the_values_that_a_command_prints_and_a_machine_has_are_those_that_were_read(name: str) -> None:
     """A sentence may be rewritten; which rank, cause, rate or limit it names may not change unread."""
     kept, now = (KEPT / f"{name}.txt").read_text(encoding="utf-8"), text(name)
-    assert kept.split() == now.split(), f"run scripts/golden.py {name}, and read the difference"
+    assert kept.split() == now.split(), difference(f"golden.py {name}", kept.splitlines(), now.splitlines())
     assert now.count("== ") >= FEWEST.get(name, FEW)

@@ -10,6 +10,7 @@ from ncclprobe.engine.judge import conclude
 from ncclprobe.model.findings import ExitCode, Severity, Status
 from ncclprobe.model.nccl_selection import Choices
 from tests.each_row import each_row
+from tests.kept import difference
 
 PLANTS = list(sick.PLANTS.values())
 CAPTURES = findings.captures()
@@ -25,12 +26,16 @@ def above_a_note(path: Path) -> set[str]:
     return {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}
 
 
+def text_of(path: Path) -> str:
+    """Return what a file has; of a new row there is no file yet."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 @every_plant
 def test_the_capture_is_what_the_table_says(plant: Plant) -> None:
     path = sick.CAPTURES / f"{plant.name}.jsonl"
-    assert path.read_text(encoding="utf-8") == sick.capture(plant), (
-        "run scripts/write_captures.py, and read the difference"
-    )
+    kept, now = text_of(path), sick.capture(plant)
+    assert kept == now, difference(f"write_captures.py {plant.name}", kept.splitlines(), now.splitlines())
 
 
 def test_there_is_no_capture_of_an_unknown_fault() -> None:
@@ -42,14 +47,15 @@ def test_there_is_no_capture_of_an_unknown_fault() -> None:
 @every_plant
 def test_a_planted_fault_is_found_on_its_subject_and_nothing_else_but_the_consequences_foretold(plant: Plant) -> None:
     found = findings.findings(sick.CAPTURES / f"{plant.name}.jsonl")
-    assert plant.finding in [findings.short(rule, finding) for rule, finding in found]
+    told = [findings.short(rule, finding) for rule, finding in found]
+    assert plant.finding in told, f"expected {plant.finding}, found {told}"
     assert above_a_note(sick.CAPTURES / f"{plant.name}.jsonl") - {plant.finding} == set(plant.also)
 
 
 @every_capture
 def test_the_findings_of_a_machine_are_those_that_were_read_and_no_check_breaks(path: Path) -> None:
-    kept = findings.golden(path).read_text(encoding="utf-8")
-    assert kept == findings.text(path), "run scripts/golden.py, and read the difference"
+    kept, now = text_of(findings.golden(path)), findings.text(path)
+    assert kept == now, difference("golden.py captures", kept.splitlines(), now.splitlines())
     broken = [verdict.why for verdict in findings.judged(path) if "the check itself failed" in verdict.why]
     assert broken == []
 
