@@ -38,7 +38,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elf")
     for name, text in {"give.c": GIVER, "ask.c": ASKER, "map": VERSIONS}.items():
         (folder / name).write_text(text)
-    old, new = "-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"
+    old, new = "-Wl,--disable-new-dtags,-Ttext-segment=0x400000", "-Wl,--enable-new-dtags"
     for command in (
         ["-Wl,--version-script=map", "-Wl,-soname,libnccl.so.2", "-o", "libnccl.so.2", "give.c"],
         [old, "-Wl,-rpath,$ORIGIN/../lib:/x", "-Wl,-soname,libb.so.1", "-o", "libb.so", "ask.c", "libnccl.so.2"],

@@ -27,6 +27,7 @@ from tests.fake_site import GUID, KEY, MAC, UUID
         "80:00:02:08:fe:80:00:00:00:00:00:00:50:6b:4b:03:00:c4:aa:aa",
         f"GPU-{UUID}",
         "GPU-8932f937",
+        f"{UUID}_0 {UUID}-0",
         "kubepods-burstable-pod8932f937_d72c_4106_c12f_20bd9faed9f6.slice",
         "docker-" + "0123456789abcdef" * 4,
         "Serial Number : 1650924001234",

@@ -78,7 +78,8 @@ def test_the_journal_serves_where_the_ring_is_closed_and_to_be_shown_nothing_is_
     def refuse(*_: object) -> int:
         raise error
 
-    def run(_argv: Sequence[str], _patience_s: float) -> str:
+    def run(argv: Sequence[str], patience_s: float) -> str:
+        assert (argv, patience_s) == (live.JOURNAL, 10)
         if isinstance(journal, HostError):
             raise journal
         return journal

@@ -117,6 +117,7 @@ GLUES = ("GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinit
         *((PAIR, f"{line}\n{PAIR.text()}") for line in ABOVE),
         (PAIR, PAIR.text().rstrip("\n") + "\nuser@host:~$ exit\n"),
         (WIDE, plain(WIDE.text()).expandtabs(8)),
+        (PAIR, PAIR.text() + "  NIC0: mlx5_2\n"),
         (WIDE, in_wide("NODENODE")),
         (WIDE, in_wide("NODE NODE")),
     ],

@@ -73,6 +73,15 @@ def test_a_peer_that_never_connects_costs_the_deadline_and_no_more(
                 thread.join(LIMIT_S)
 
 
+def test_a_gpu_that_does_not_finish_is_a_pair_that_timed_out(
+    endpoint: pairs.PairEndpoint, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch(lambda: None)
+    monkeypatch.setattr(Done, "query", lambda self: False)
+    found = endpoint.measure("forth", 0, 1, 0.05)
+    assert (found.why, found.fit, found.seconds) == ("timed out", False, ())
+
+
 def test_once_they_are_connected_nothing_stands_between_the_clock_and_the_call(
     endpoint: pairs.PairEndpoint, batch: Any
 ) -> None:

@@ -51,6 +51,10 @@ NUMBERS = {
     "IBV_EVENT_DEVICE_FATAL": max(abi.FATAL_EVENTS - {10}),
     "IBV_EVENT_PORT_ERR": max(abi.FATAL_EVENTS),
 }
+CALLS = {f"{name}({', '.join('0' * len(takes))})": result for name, (result, takes) in abi.PROTOTYPES.items()}
+CALLS |= {"((struct ibv_context_ops *)0)->poll_cq(0, 0, 0)": abi.Poll._restype_}
+for kind, result in (("int", ctypes.c_int), ("void", None)):
+    NUMBERS |= {f"__builtin_types_compatible_p(__typeof__({call}), {kind})": CALLS[call] is result for call in CALLS}
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,7 @@ def test_a_healthy_rail_carries_every_byte_both_ways(ends: Ends, pairs: int) -> 
     one, other = (replace(port, queue_pairs=pairs) for port in (LEFT, RIGHT))
     left, right = ends(one=one, other=other, test=replace(QUICK, directions=(*ALL, "both")))
     assert (left.failures, right.failures, left.events) == ((), (), ())
+    assert {pair.ece for end in (left, right) if end.own for pair in end.own.queue_pairs} == {None}
     assert [len(end.half_round_trip_us) for end in (left, right)] == [18, 0]
     assert [[stream.direction for stream in end.streams] for end in (left, right)] == [["out", "both"], ["in", "both"]]
     assert {stream.nbytes for end in (left, right) for stream in end.streams} == {24 * (64 << 10)}
@@ -214,10 +215,6 @@ def slow(*values: object) -> object:
         slow("", replace(LEFT, pkey_index=64), None, None, "the table has 8 entries"),
         slow("", replace(LEFT, memory="cuda", gpu=4), None, None, "CUDA_ERROR_INVALID_DEVICE"),
         ("status=10:0x8a:3", LEFT, "completion", None, "completion with error 10 ("),
-        *(
-            slow(f"status={status}:0x8a:3", LEFT, "completion", None, f"completion with error {status} (")
-            for status in (4, 9, 12, 13, 19)
-        ),
     ],
 )
 def test_what_a_device_refuses_or_lacks_is_told_with_its_reason(
@@ -409,18 +406,6 @@ def test_a_library_without_devices_says_so_and_a_machine_without_it_lacks_it(mon
     assert caught.value.kind == "missing"
 
 
-def test_neither_torch_nor_the_library_is_loaded_by_importing_the_engine() -> None:
-    """Nor does the doctor: the engine is not even imported for it."""
-    code = """
-import sys
-from ncclprobe.probes.verbs import pair, server
-from pathlib import Path
-print('torch' in sys.modules, 'libibverbs' in Path('/proc/self/maps').read_text())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
-
-
 def test_a_process_keeps_near_its_nic_where_it_may(tmp_path: Path) -> None:
     """In a process of its own, as the child is. What it may not use, and what no one tells, changes nothing."""
     here, whole = min(os.sched_getaffinity(0)), " ".join(map(str, sorted(os.sched_getaffinity(0))))
@@ -441,3 +426,6 @@ def test_a_python_that_does_not_start_in_time_says_nothing_of_the_nic(
     monkeypatch.setattr(pair, "START_S", 0.0)
     (failure,) = alone(library, tmp_path, channels()[0], 2.0).failures[:1]
     assert (failure.step, failure.kind, failure.call) == ("open", "late", "")
+    monkeypatch.setattr(pair, "start_own", lambda *_, **__: os.open("", os.O_RDONLY))
+    (failure,) = alone(library, tmp_path, channels()[0], 2.0).failures[:1]
+    assert (failure.kind, failure.text) == ("died", "no process could be started: No such file or directory")
