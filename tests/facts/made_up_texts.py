@@ -435,7 +435,9 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         (BASE, _SITE), (LATE, _SITE), (BASE, Loader()), (LATE, Loader(preload=("/x/libnccl.so.2.27.3",))),
         ({CUDA_LIBRARY: BASE[CUDA_LIBRARY]}, Loader(preload=("/x/libnccl.so.2.27.3",))),
         ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader(), "libcudart.so.12"),
-        ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader())]),
+        ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader()),
+        ({CUDA_LIBRARY: {"needed": NEEDED}} | {f"{f}/libnccl.so.2": {} for f in ("/lib64", "/usr/lib64", "/usr/lib")},
+         Loader(library_path=("/lib64",)))]),
     "libraries of a plugin that is named": (lambda named, reachable, software: _linked(
         BASE, _SITE, named=named, reachable=reachable, software=software), [
         ("ofi", True, INSTALLED), ("ofi", False, INSTALLED), (NET, False, INSTALLED), ("", False, Software({})),
