@@ -197,7 +197,7 @@ def test_the_worker_server_is_asked_at_the_port_or_the_path_on_which_its_thread_
 ) -> None:
     monkeypatch.setattr(rank_servers, "_WORKER_BYTES", len(OK) + 2)
     monkeypatch.chdir(tmp_path)  # a name may begin at the working directory of the process
-    for listening in (tcp("::"), tcp("127.0.0.9"), unix(f"{tmp_path}/the  whole"), unix("relative"), unix("\0of-the-test")):
+    for listening in (tcp("::"), tcp("127.0.0.9"), unix(f"{tmp_path}/w  e"), unix("relative"), unix("\0of-the-test")):
         with worker(OK + b"{}", listening) as pid:
             assert ask_server(pid, "fr_trace_json") == "{}"
 
