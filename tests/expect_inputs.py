@@ -62,7 +62,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.from_matrix import facts_of as facts_of_matrix
 from ncclprobe.nccl_tests import parse_text
 from ncclprobe.nccl_tests.operation import ranks_by_ratio
-from ncclprobe.nccl_tests.rows import Line, Setup, measurement
+from ncclprobe.nccl_tests.rows import DTYPES, Line, Setup, measurement
 from tests import nccl_inputs, test_choices, test_topo, test_topology
 
 Rows = Iterator[tuple[str, object]]
@@ -321,24 +321,17 @@ _TYPED = (
     *("8 x V100-SXM2, no NVLink", "8 x H200, 8 NICs x 400", "8 x H200, 8 NICs x 400, NICs at PHB", "1 x H100 SXM"),
     *("1 x H200 NVL", "1 x A100 80GB SXM", "1 x GB10", "1 x RTX 6000D", "1 x V100-SXM2", "1 x GH200", "4 x GH200"),
     *("8 x H200, 8 x 400 ib, no GDR", "8 x H200, no GDR, 8 x NDR, 8 X NDR", "8 x H200, 8x CX7 400G", "4 x H200 NVL"),
-    *(
-        "8 x H200, 2 x 200GbE",
-        "8 x H200, 2 x 200gb/s",
-        "8 x H200, 2 NICs per GPU x 200 roce",
-        "8 x H200, 8 rails x 400",
-    ),
+    *("8 x H200, 2 x 200GbE", "8 x H200, 2 x 200gb/s"),
+    *("8 x H200, 2 NICs per GPU x 200 roce", "8 x H200, 8 rails x 400"),
     *("4 x H200 NVL bridges of 4", "4 x H100 80GB HBM3", "4 x H100 80GB HBM3, mesh", "8 x RTX PRO 6000"),
     *("1 x GB10, 2 NICs x 100 roce", "8 x L40S, Turin", "8 x L40S, Ice Lake", "8 x L40S, Emerald Rapids, 2 x NDR"),
-    *(
-        "8 x L40S, PCIe switches",
-        "8 x L40S, PCIe switches, 2 sockets",
-        "8 x RTX PRO 6000, CX8",
-        "8 x B200, 8 x 400 efa",
-    ),
+    *("8 x L40S, PCIe switches", "8 x L40S, PCIe switches, 2 sockets"),
+    *("8 x RTX PRO 6000, CX8", "8 x B200, 8 x 400 efa"),
     *("2 x V100 PCIe", "8 x A6000 bridged", "4 x T4, 1 x 25 sockets", "8 x H100 PCIe, 4 x HDR, 4 sockets, skl"),
     # Refused, or of more spellings.
     *("8 x V100", "RTX 6000D", "A100-SXM4-80GB", "2 x GB10", "2 x DGX Spark", "DGX Spark x2"),
-    *("GB200 NVL72, 4 trays", "GB200 NVL72, liquid", "H200 NVL4", "L40S over two sockets", "MI300X"),
+    *("GB200 NVL72, 4 trays", "GB200 NVL72, liquid", "dgx-h100, ib, 12 nodes"),
+    *("H200 NVL4", "L40S over two sockets", "MI300X"),
     *("1 x dgx-h100", "8 x L40S mesh", "8 x H100 80GB HBM3, mesh", "8 x L40S, 0 x 200G", "0 x L40S", "99 x L40S"),
     *("8 x GeForce 1", "8 x Radeon", "8 x Intel Max 1550", "8 x L40S, intel", "8 x L40S, behind CX80"),
     *("8 x AMD Instinct MI300X", "2 x H200 NVL4", "8 x RTX 40", "6 x H200 NVL, NVLink bridges of 4", "8 x H100"),
@@ -350,6 +343,7 @@ _TYPED = (
     *("8 x V100-SXM2-32GB", "4 x H200 NVL, NVL4", "4 x H200 NVL4", "H200 NVL x4 NVLink bridge of 4"),
     *("A100-SXM4-80GB x 8", "L40S ×8 over two sockets", "8 x RTX PRO 6000D over two sockets behind 4 CX8"),
     *("8 x RTX PRO 6000, two switches", "8 x RTX PRO 6000 Blackwell Max-Q, 1 socket"),
+    *("A100 80GB", "8 x " + "L" * 397),
 )
 
 
@@ -383,7 +377,7 @@ def _path_inputs() -> Rows:
 
 
 def _table_inputs() -> Rows:
-    """All that is read of each text of nccl-tests: rows, fingerprint, settings, networks, errors."""
+    """All that is read of each text of nccl-tests: rows, fingerprint, settings, networks, errors; and data types."""
     more = {
         "EFA": "NET/OFI Selected provider is efa, fabric is efa (found 4 nics)\n",
         "FasTrak": "n0:1:1 [0] NCCL INFO Using network FasTrak\n",
@@ -398,6 +392,7 @@ def _table_inputs() -> Rows:
             yield name, parse_text(text, "log")
         except NcclprobeError as refused:
             yield name, str(refused)
+    yield "data types", DTYPES
 
 
 def _ratio_inputs() -> Rows:

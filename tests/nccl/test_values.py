@@ -75,8 +75,8 @@ def test_an_int_keeps_the_low_bits_as_c_does(value: int) -> None:
 @each_row(
     ("meant", "words"),
     [
-        (True, ("true", "Yes", " ON ", "enable")),
-        (False, ("false", "off", "Disabled", "n")),
+        (True, ("true", "Yes", " ON ", "enable", "enabled", "T", "y")),
+        (False, ("false", "no", "off", "disable", "Disabled", "none", "F", "n")),
         (None, ("1", "", "auto", "eth0")),
     ],
 )
@@ -96,9 +96,9 @@ def test_a_level_counts_in_upper_case_or_as_an_old_number() -> None:
 
 
 def test_a_level_word_counts_once_the_version_knows_it() -> None:
-    for level, before, since in (("PXN", (2, 11, 4), (2, 12, 7)), ("C2C", (2, 25, 1), (2, 26, 2))):
-        assert (read_level(level, before), read_level(level, since)) == (None, level)
-    assert (read_level("P2C", (2, 26, 6)), read_level("P2C", (2, 27, 3))) == (None, "P2C")
+    since = {**dict.fromkeys(LEVELS, 5), "NVB": 8, "PXN": 12, "C2C": 26, "P2C": 27}
+    for level, minor in since.items():
+        assert (read_level(level, (2, minor - 1, 99)), read_level(level, (2, minor, 0))) == (None, level)
 
 
 def every(*names: str) -> dict[str, set[str]]:

@@ -28,7 +28,7 @@ from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.ports import Ipv4Settings
-from ncclprobe.facts.routes import Routes, Rule
+from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
@@ -238,7 +238,7 @@ CASES: Cases = {
         _roce_mtu(
             "NOTE unknown: mlx5_1:1", fabric(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD), count=0), interfaces(9000)
         ),
-        _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 4000)),
+        _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 4000), routes=routed(Route("0.0.0.0/0", "eth1"))),
         _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 2200), routes=_UNREAD),
         _roce_mtu(
             "UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",

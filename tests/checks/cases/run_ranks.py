@@ -97,7 +97,7 @@ CASES: Cases = {
         ("WARN job: tp groups", Groups((_ACROSS, replace(WITHIN, kind="pp", crossing=8)))),
     ],
     "run.straggler": [
-        ("WARN node: rank 7 on n0", *_rungs(_RARELY, _RARELY, _RARELY)),
+        ("WARN node: rank 7 on n0", *_rungs(*(replace(_RARELY, rounds=n, transfer_us=30.0 * n) for n in (8, 7, 9)))),
         ("WARN node: rank 6, rank 7 on n0", *_rungs(_late((0.0,) * 6 + (5000.0,) * 2, (0,) * 6 + (4,) * 2))),
         ("NOTE node: rank 0 on a", *_OF_TWO),
         _rungs(_RARELY),
