@@ -14,7 +14,7 @@ from ncclprobe.commands import main
 from ncclprobe.host import Question, pasted
 from ncclprobe.host.pasted_containers import pairs
 from ncclprobe.model.errors import Missing
-from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
+from tests import pasted_containers, pasted_faults, pasted_jobs
 from tests.each_row import each_row
 from tests.pasted_cases import FORMS, UP, eight_gpus
 from tests.pasted_texts import DEVINFO, IBSTAT, LIST, MATRIX, NVLINK, QUERY, SMI, doctored, objections
@@ -84,22 +84,6 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str], *texts: str) -> t
     code = main(["doctor", "--no-config", *map(str, paths)])
     said = capsys.readouterr()
     return code, " ".join((said.out + said.err).split())
-
-
-SAYS = {
-    "one mistake in a block of settings": "FAIL env.value NCCL_IB_DISABLE is 'true', which NCCL reads as 0",
-    "a narrow link": "GPU0: runs at PCIe x8, but GPU and slot support x16",
-    "a port that is down beside one that is up": "PASS nothing failed; notes: mlx5_1:1 is DOWN/Polling",
-    "two hosts of pdsh": "on n2",
-    "a GID that leads nowhere": "GID 0, chosen by NCCL_IB_GID_INDEX, is link-local RoCE v1; index 3 is RoCE v2 over",
-}
-
-
-@each_row(("name", "must"), SAYS.items(), ids=SAYS)
-def test_what_is_wrong_is_named_from_the_text(
-    name: str, must: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert must in doctor(tmp_path, capsys, pasted_cases.SAYS[name])[1]
 
 
 def test_a_port_that_is_down_among_its_kind_is_named_from_the_text_alone() -> None:

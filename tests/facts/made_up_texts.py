@@ -46,7 +46,7 @@ from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.facts.traffic import Count, Traffic
-from ncclprobe.host import Question
+from ncclprobe.host import Question, pasted_job
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Failed, HostError, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
@@ -442,6 +442,16 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         BASE, _SITE, named=named, reachable=reachable, software=software), [
         ("ofi", True, INSTALLED), ("ofi", False, INSTALLED), (NET, False, INSTALLED), ("", False, Software({})),
         ("", True, replace(INSTALLED, torch=Torch(TORCH, None)))]),
+    "what a text names": (lambda text: pasted_job.described(text.splitlines()), [
+        "- replicas: 2\nreplicas: 4\nreplicas: '3'\nreplicas: 1", "mpirun -np 24 -H a:8,b:8,a:8 ./a",
+        "mpirun -np 16 -npernode 8 ./a", "mpirun -np 17 -npernode 8 ./a", "srun -N 2 -n 16 ./a", "srun -N 2 -n 17 ./a",
+        "srun -N 2 -n 16 --ntasks-per-node=4 ./a", "torchrun --nnodes=2 a.py\ntorchrun --nnodes=3 a.py",
+        "--nnodes=2 --standalone --nnodes=2", "# two p5.48xlarge\n# two p5.48xlarge.", "2 p5.48xlarge, 2 p4d.24xlarge",
+        "8x L40S\nGPU 0: NVIDIA L40S (UUID: GPU-1)", "8x L40S\nGPU 0: NVIDIA L40 (UUID: GPU-1)", "4x H100\n8x H100",
+        "$ show_gids | grep mlx5_0", "$ nvidia-smi | head -3", "(same on all nodes)", "(same for the other NICs)",
+        "(same for all GPUs)", "[... 8 GPUs in all]", "source env.sh", "ldconfig /usr/local/gib/lib64",
+        "export NCCL_DEBUG=INFO\nexport NCCL_NET=IB\nmpirun -np 2 --bind-to none -H a,b -x NCCL_NET ./a",
+        "mlx5_0 port 1 ==> eth0 (Up)\nlink mlx5_1/1 state ACTIVE physical_state LINK_UP netdev eth1"]),
     "threads that are left": (lambda most, used: cgroup.PidsLimit(most, "", used).left, [(5, 7), (5, Absent("x"))]),
     "DMA-BUF": (lambda kernel, flavour: driver.GpuDirect({}, kernel, flavour).dma_buf, [
         ((5, 12), "open"), ((5, 11), "open"), ((6, 0), "proprietary"), ((6, 0), None), ((6, 0), Absent("x")),
