@@ -134,18 +134,21 @@ def test_a_folder_is_its_files_without_those_that_say_nothing(host: LiveHost, tm
 
 
 def test_each_source_answers_what_is_there(host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, own = tmp_path / "f", {name: name for name in ("a", "b")}
-    said = {"a": "x" * 200, "b": "x" * 201, "c": {"d": 7}, "e": 1.5}
+    file, own = tmp_path / "f", {name: name for name in ("ab", "a")}
+    said = {"a": "x" * 200, "b": "x" * 201, "c": {"d": 7}, "e": 1.5, "f": ["b"]}
     file.write_text(json.dumps(said))
     os.utime(file, (0, live.time.time() - 100))
     seen = json.loads(host.ask("stat", str(file)))
     there = file.stat()
     assert (seen["device"], seen["bytes"], seen["mine"], 100 <= seen["age_s"] < 160) == (
         there.st_dev, there.st_size, True, True)  # fmt: skip
-    assert json.loads(host.ask("json", str(file), "a", "b", "c.d", "e")) == {"a": said["a"], "c.d": 7}
+    keys = ("a", "b", "c.d", "e", "f", "c", "a.more", "g")
+    assert json.loads(host.ask("json", str(file), *keys)) == {"a": said["a"], "c.d": 7}
+    file.write_text("[1]")
+    assert host.ask("json", str(file), "a") == "{}"
     pool = [(name.encode().ljust(512, b"\0"), (value * 300).encode().ljust(2048, b"\0")) for name, value in own.items()]
     file.write_bytes(b"".join(key + value for key, value in pool))
-    assert (host.ask("kvp", str(file), "a"), host.ask("kvp", str(file), "b")) == ("a" * 200, "b" * 200)
+    assert (host.ask("kvp", str(file), "a"), host.ask("kvp", str(file), "ab")) == ("a" * 200, "ab" * 100)
     monkeypatch.setattr(bounds, "ANSWER_BYTES", (64 << 10) + 1)
     file.write_text("x" * 200_000)
     assert len(host.ask("read", str(file))) == 128 << 10

@@ -66,6 +66,7 @@ def mine(environ: dict[str, str]) -> dict[str, str]:
         (("module", "no_such_module_of_ours"), Missing, "."),
         (("kvp", "{}/file", "PhysicalHost"), Missing, "no PhysicalHost"),
         (("json", "{}/file", "v1"), Failed, "not JSON"),
+        (("json", "{}/deep", "v1"), Failed, "not JSON"),
         (("read", "/proc"), Failed, "Is a directory"),
         (("resolve", "no-such-name.invalid"), Failed, r"resolve no-such-name\.invalid"),
     ],
@@ -74,6 +75,7 @@ def test_what_is_not_there_is_missing_and_an_error_is_in_its_own_words(
     host: LiveHost, tmp_path: Path, question: tuple[str, ...], error: type[HostError], words: str
 ) -> None:
     (tmp_path / "file").write_text("x")
+    (tmp_path / "deep").write_text("[" * 100_000)
     with pytest.raises(error, match=words):
         host.ask(*(word.format(tmp_path) for word in question))
 
@@ -125,28 +127,6 @@ def test_a_mapped_file_is_told_from_one_that_is_not(host: LiveHost, tmp_path: Pa
         seen = json.loads(host.ask("mapped", f"{tmp_path}/"))
     assert seen["paths"] == [f"{tmp_path}/held"]
     assert json.loads(host.ask("stat", str(tmp_path / "left")))["mine"] is True
-
-
-def test_of_a_json_file_only_the_fields_that_are_asked_for_are_told(host: LiveHost, tmp_path: Path) -> None:
-    file = tmp_path / "instance-data.json"
-    said = {"v1": {"region": "eu-1", "zone": 3}, "secret": "s3cr3t", "long": "x" * 5000, "deep": {"a": ["b"]}}
-    file.write_text(json.dumps(said))
-    keys = ("v1.region", "v1.zone", "v1.none", "v1.region.more", "long", "deep.a", "deep")
-    assert json.loads(host.ask("json", str(file), *keys)) == {"v1.region": "eu-1", "v1.zone": 3}
-    file.write_text("[1]")
-    assert host.ask("json", str(file), "v1.region") == "{}"
-    file.write_text("[" * 100_000)
-    with pytest.raises(Failed, match="not JSON"):
-        host.ask("json", str(file), "v1.region")
-
-
-def test_a_value_of_a_pool_of_hyper_v_is_found_by_its_key(host: LiveHost, tmp_path: Path) -> None:
-    pairs = {"HostName": "VMHOST", "PhysicalHostNameFullyQualified": "DUB081"}
-    pool = b"".join(k.encode().ljust(512, b"\0") + v.encode().ljust(2048, b"\0") for k, v in pairs.items())
-    (tmp_path / ".kvp_pool_3").write_bytes(pool)
-    assert host.ask("kvp", f"{tmp_path}/.kvp_pool_3", "PhysicalHostNameFullyQualified") == "DUB081"
-    with pytest.raises(Missing, match="no PhysicalHost"):
-        host.ask("kvp", f"{tmp_path}/.kvp_pool_3", "PhysicalHost")
 
 
 # Deadlines, and what this process lacks.

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fake_verbs
@@ -18,10 +19,11 @@ from fake_verbs import QUICK, Channel, both, channels, device, infiniband
 from ncclprobe.host import own_child
 from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.probes.verbs import abi, pair
 from ncclprobe.probes.verbs import library as verbs_library
-from ncclprobe.probes.verbs import pair
 from ncclprobe.probes.verbs.library import Library, VerbsError
 from ncclprobe.probes.verbs.pair import run_rail
+from ncclprobe.probes.verbs.traffic import Stream
 from tests.each_row import each_row, some
 
 LEFT = RailPort(device="left", gid_index=3, timeout=6, retry_count=1)
@@ -121,6 +123,19 @@ def test_each_end_knows_what_the_other_one_read_from_its_port(
 def test_a_stream_ends_and_has_arrived_however_it_is_sent(ends: Ends, one: RailPort, test: RailTest) -> None:
     left, right = ends(one=one, other=replace(RIGHT, memory=one.memory, gpu=one.gpu), test=test)
     assert (left.failures, right.failures, arrived(right)) == ((), (), {"out": 1.0})
+
+
+@each_row(("came", "turns"), [([0, abi.WC_RECEIVED], 1), ([abi.WC_RECEIVED, 0], 2)])
+def test_what_comes_in_after_the_last_write_is_no_part_of_the_work_of_writing(came: list[int], turns: int) -> None:
+    polls = iter([[(opcode, 0)] for opcode in came])
+    region = {"data": SimpleNamespace(address=0), "data_mr": SimpleNamespace(contents=SimpleNamespace(lkey=1))}
+    port = SimpleNamespace(test=replace(QUICK, messages=1), queue_pairs=[1], region_bytes=1 << 20, asked=LEFT, **region)
+    calls = {"send": lambda *_: None, "expect": lambda *_: None, "completions": lambda: next(polls)}
+    traffic: Any = SimpleNamespace(port=port, peer=SimpleNamespace(address=0, rkey=1), **calls)
+    stream = Stream(traffic, writes=True, reads=True)
+    written = stream.run("both", 5.0)
+    assert written
+    assert (len(stream.turns), written.nbytes) == (turns, 64 << 10)
 
 
 # What the network does.
