@@ -28,6 +28,8 @@ from ncclprobe.facts.reach import MeshListener, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.suspects import localise_slowness
 from ncclprobe.localise.slow_ranks import localise
+from ncclprobe.logs.job_log import LogEvent
+from ncclprobe.logs.layers import LAYERS, layer_of
 from ncclprobe.logs.stacks import read_stacks
 from ncclprobe.model import bounds, hostlist, layout, stats, training, units
 from ncclprobe.model.errors import NcclprobeError
@@ -370,6 +372,13 @@ def _settings_inputs() -> Rows:
         yield f"{backend} {each}", interference.falsifying(backend, each, answers({}))
 
 
+def _layers_inputs() -> Rows:
+    """The layer of a line that holds each mark, and what each layer wraps and offers."""
+    for layer in LAYERS:
+        marks = [f"{text}:{layer_of(LogEvent(0, 1, text)).name}" for text in (*layer.marks, *layer.begins)]
+        yield layer.name, ([each.replace(" ", "_") for each in marks], layer.wraps, layer.fault, layer.switch)
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **expect_inputs.FUNCTIONS,
     "planted": _planted_inputs,
@@ -389,6 +398,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "starts": test_starts.outcomes,
     "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),
     "backends": _backends_inputs,
+    "layers": _layers_inputs,
     "settings": _settings_inputs,
     **job_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,

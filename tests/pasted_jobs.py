@@ -72,6 +72,7 @@ WRONG = [
     ("", "NCCL_DEBUG=INFO", f"docker run --gpus all -it img {PERF}"),
     ("DGX H100\nexport WORLD_SIZE=16\n", "NCCL_IB_DISABLE=1", "torchrun --nproc-per-node=8 t.py\n"),
     ("DGX H100\n", "NCCL_IB_DISABLE=1", "mpirun -np 16 -H a:8,b:8 ./a\n"),
+    ("DGX H100\nLauncher:\n  replicas: 2\nWorker:\n  replicas: 4\n", "NCCL_IB_DISABLE=1", "torchrun t.py\n"),
 ]
 RIGHT = [
     (TWO, "NCCL_IB_HCA=mlx5_0", RUN),

@@ -115,6 +115,7 @@ def _missing() -> Rows:
     yield "absent, where memory ran out", looked({0: killed}, world=2, absent=(1,))
     yield "absent, and another is at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, world=2, absent=(1,))
     yield "absent", looked({0: WAITS}, world=2, absent=(1,))
+    yield "at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, stacks={0: (IN_LOADER, IN_LOADER[::-1])})
     for name, state, stack in product(
         ("late", "there"), (IDLE, SLEEPS, STOPPED, SPINS), (None, IN_ALL_REDUCE, IN_LOADER)
     ):

@@ -73,6 +73,7 @@ SAID = {
     "records without lines": "(train.py:50)",
     "a node that was not looked at": "",
     "absent": "",
+    "at work": "; rank 0 is at train.py:",
 }
 
 

@@ -34,12 +34,9 @@ def test_the_noise_is_what_repetitions_differ_by(sigma: float) -> None:
     assert retest_noise(repeated(sigma), RULES)[ONE_WAY] == pytest.approx(sigma, rel=0.35)
 
 
-def test_a_loss_that_lasts_is_no_noise() -> None:
+def test_a_loss_that_lasts_is_no_noise_few_repetitions_show_none_and_none_is_below_the_floor() -> None:
     noise = retest_noise(repeated(0.02), RULES)
     assert retest_noise(repeated(0.02, slow=0.5), RULES) == pytest.approx(noise)
-
-
-def test_of_few_repetitions_nothing_is_concluded_and_none_is_quieter_than_the_floor() -> None:
     assert retest_noise(repeated(0.02, count=5), RULES) == {}
     assert retest_noise(repeated(0.0), RULES)[ONE_WAY] == noise_floor(RULES)
 

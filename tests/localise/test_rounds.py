@@ -97,22 +97,12 @@ def test_a_rail_is_the_number_of_the_nic_where_each_rank_has_its_own() -> None:
     assert not placement.note
 
 
-def test_ranks_that_share_a_nic_are_told_apart_by_their_place() -> None:
-    placement = place_ranks(TWO, [nic(0, "eth")] * 4)
-    assert placement.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
-    assert placement.names[End("b", 1)] == "b rail 1 (eth0)"
-    assert "share NICs" in placement.note
-
-
-def test_nodes_whose_nics_have_other_numbers_could_never_meet_so_places_count() -> None:
-    placement = place_ranks(TWO, [nic(0), nic(1), nic(2), nic(3)])
-    assert placement.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
-
-
-def test_a_rank_whose_nic_nobody_knows_is_called_by_node_and_rail_alone() -> None:
-    placement = place_ranks(TWO, [nic(0), None, nic(0), nic(1)])
-    assert placement.names[End("a", 1)] == "a rail 1"
-    assert placement.names[End("b", 1)] == "b rail 1 (mlx5_1)"
+def test_ranks_that_share_a_nic_or_could_never_meet_are_told_apart_by_place_and_named_without_an_unknown_nic() -> None:
+    shared, apart = place_ranks(TWO, [nic(0, "eth")] * 4), place_ranks(TWO, [nic(0), nic(1), nic(2), nic(3)])
+    assert shared.ends == apart.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
+    assert (shared.names[End("b", 1)], "share NICs" in shared.note) == ("b rail 1 (eth0)", True)
+    names = place_ranks(TWO, [nic(0), None, nic(0), nic(1)]).names
+    assert (names[End("a", 1)], names[End("b", 1)]) == ("a rail 1", "b rail 1 (mlx5_1)")
 
 
 def test_on_a_single_node_every_rank_plays_for_itself() -> None:

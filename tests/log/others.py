@@ -56,6 +56,7 @@ FILES = {
         for rank in range(4)
     ),
     "all ranks of a host": ALL_OF_A_HOST,
+    "two logs of one rank": "\n".join(f"%- {name}.log\n[rank0]: step 7\n{TRACE}\nValueError: x" for name in "ab"),
     "an empty log": f"{ranks({0: CLOSED, 1: CLOSED, 3: CLOSED})}\n%- rank2.log",
     "a rank without a log": plus({0: CLOSED, 1: CLOSED, 3: CLOSED}, 0, "started, world size 4"),
     "a rank without a log that others waited for": plus({0: WAITED, 1: WAITED, 3: WAITED}, 0, "world size 4"),
@@ -278,7 +279,10 @@ PASTED = of(
         "GIDs without an address": f"{INDEX}\n{ROCE}\n{BARE}",
         "a GID's two halves": f"{ROCE}\n{INFO} NET/IB: Dev 0 Port 1 qpn 9 mtu 3 GID 0 (80FE/F6999FC9)\n{NO_ANSWER}",
         "GIDs of InfiniBand": f"{ROCE.replace('RoCE', 'IB')}\n{BARE}",
-        "GIDs of an address": f"{ROCE}\n{NO_ANSWER} localGid ::ffff:10.0.0.1 remoteGid ::ffff:10.0.0.2",
+        **{
+            f"GIDs {own} and {peer}": f"{ROCE}\n{NO_ANSWER} localGid {own} remoteGid {peer}"
+            for own, peer in (("::ffff:10.0.0.1", "::ffff:10.0.0.2"), ("fe80::1", "::ffff:10.0.0.2"))
+        },
         **{
             f"a link-local address, {error}": f"{STARTED.format(1)}\n{STARTED.format(2)}\n{TO_LINK_LOCAL.format(error)}"
             for error in ("Software caused connection abort", "No route to host", "Connection refused")
@@ -295,6 +299,10 @@ PASTED = of(
         "a bar that goes on, before a store": "\n".join((bar(100), bar(110), f"RuntimeError: [1] {NO_ID}", bar(120))),
         "a bar that stands": "\n".join((bar(100), watchdog(1, ms=1803472), bar(100))),
         "another bar": "\n".join((bar(100), watchdog(1, ms=1803472), bar(300, "Epoch 3"))),
+        **{
+            f"memory full, expected {n} lines below": f"{OOM}\n{repeated(range(1, n), 'zorp <>')}\nit fired as expected"
+            for n in (10, 11)
+        },
         "memory full on one rank": f"{OOM}\n{DIFFER}",
         "memory full, and steps": f"{steps(0, 5)}\n{OOM}\n{steps(5, 40)}",
         "memory full, steps and another end": f"{steps(0, 5)}\n{OOM}\n{steps(5, 90)}\n{DIFFER}",

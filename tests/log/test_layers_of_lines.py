@@ -1,7 +1,9 @@
-"""Which layer wrote a line, what it wraps, and what it offers to find out more."""
+"""Which layer wrote a line, what it wraps, and of what a line complains."""
 
+from ncclprobe.checks.log.lines import of_the_job
 from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.logs.layers import PROGRAM, inside, layer_of
+from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.reader import read
 
 LINES = {
@@ -26,14 +28,16 @@ LINES = {
 }
 
 
+OTHERS = {
+    LogEvent(0, 1, "something new", host="n1", pid=7, level="WARN"): "nccl",
+    LogEvent(0, 1, "exitcode: 1, ValueError: x", level="ROOT CAUSE"): "launcher",
+}
+
+
 def test_each_line_is_of_the_layer_that_wrote_it() -> None:
-    wrong = {text: found for text, name in LINES.items() if (found := layer_of(LogEvent(0, 1, text)).name) != name}
-    assert not wrong
+    lines = {LogEvent(0, 1, text): name for text, name in LINES.items()} | OTHERS
+    assert {line: layer_of(line).name for line in lines} == lines
     assert len(LINES) >= 18
-
-
-def test_what_nccl_warns_of_is_its_own_whatever_it_says() -> None:
-    assert layer_of(LogEvent(0, 1, "something new", host="n1", pid=7, level="WARN")).name == "nccl"
 
 
 def test_what_pyxis_repeats_is_the_container_runtimes_whatever_it_says() -> None:
@@ -42,11 +46,37 @@ def test_what_pyxis_repeats_is_the_container_runtimes_whatever_it_says() -> None
     assert (event.text.split(":")[0], layer_of(event).name) == ("mkdir", "container")
 
 
-def test_torchruns_summary_is_the_launchers() -> None:
-    assert layer_of(LogEvent(0, 1, "exitcode: 1, ValueError: x", level="ROOT CAUSE")).name == "launcher"
-
-
 def test_wrappers_wrap_what_is_inside_at_any_depth() -> None:
     assert "container" in inside("scheduler")
     assert {"ucx", "kernel"} <= inside("nixl")
     assert "launcher" not in inside(PROGRAM.name)
+
+
+COMPLAINTS = {
+    "closed": (
+        "Connection closed by remote peer", "Connection closed by peer", "Connection reset by peer", "Broken pipe",
+        "write: broken pipe", "store was unexpectedly closed", "Read error [10.0.0.1]", "Write error [10.0.0.1]",
+        "remote process exited", "the peer has likely closed it", "Connection refused", "connection refused",
+        "socketProgress: Connection closed", "NCCL communicator was aborted", "ncclRemoteError: see above",
+        "*** SIGTERM (@0x3e8) received by PID 7",
+    ),
+    "timed out": ("Timed out", "wait timed out", "Socket Timeout", "timeout", "retrieving ncclUniqueId from [0]",
+                  "exception detected by watchdog at work: 7"),
+    "otherwise": ("ValueError: bad sample", "Connection is open"),
+}  # fmt: skip
+OF_THE_JOB = (
+    "gloo::", "Gloo connect", "c10d::", "torch.distributed.DistNetworkError", "NCCL error", "libnccl.so", "TCPStore",
+    "RuntimeError: x", "UCX  ERROR", "NET/OFI", "socketProgress: x", "socketStartConnect: x", "socketPollConnect: x",
+)  # fmt: skip
+
+
+def test_a_rank_complains_of_what_its_first_line_says() -> None:
+    for kind, texts in COMPLAINTS.items():
+        for text in texts:
+            log = read([("rank0.log", [f"[rank0]: {text}\n".encode()])], (text,))
+            assert (rank_ends(log, {(0, 1)}).ranks[0].complains, text) == (kind, text)
+
+
+def test_a_line_is_of_the_jobs_own_connections_only_by_the_name_of_a_library_or_call() -> None:
+    assert [text for text in OF_THE_JOB if not of_the_job(LogEvent(0, 1, text))] == []
+    assert not of_the_job(LogEvent(0, 1, "distributed_data: urllib3 lost the store of ucx and ofi, RuntimeError"))

@@ -99,31 +99,21 @@ def test_no_harmless_message_is_a_cause() -> None:
         ("NET/OFI what no release has said", "WARN", "symptom"),
         ("NET/OFI Use of OFI_NCCL_RDMA_MAX_POSTED_BOUNCE_BUFFERS is deprecated.", "WARN", "harmless"),
         ("RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: x", "EXCEPTION", "symptom peer"),
+        ("Something new went wrong", "WARN", ""),
+        ("Call to ibv_create_qp failed", "INFO", ""),
+        ("failed Call to ibv_create_qp", "WARN", ""),
+        ("FlashAttention is not available.", "WARN", ""),
     ],
 )
 def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, level: str, meaning: str) -> None:
     found = messages.said(text, level)
-    assert found
-    assert found.row.meaning == meaning
+    assert (found.row.meaning if found else "") == meaning
 
 
 def test_every_sign_of_the_table_is_of_one_of_its_messages() -> None:
     (signs,) = [check.cause.signs for check in CHECKS if check.id == "log.known-message" and check.cause]
     assert signs
     assert all(any(sign in part for row in ROWS for part in (row.place, *messages.parts(row.text))) for sign in signs)
-
-
-@each_row(
-    ("text", "level"),
-    [
-        ("Something new went wrong", "WARN"),
-        ("Call to ibv_create_qp failed", "INFO"),
-        ("failed Call to ibv_create_qp", "WARN"),
-        ("FlashAttention is not available.", "WARN"),
-    ],
-)
-def test_other_lines_have_none(text: str, level: str) -> None:
-    assert messages.said(text, level) is None
 
 
 def test_holes_are_read_by_their_kinds() -> None:

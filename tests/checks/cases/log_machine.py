@@ -4,6 +4,11 @@ from ncclprobe.checks.log.crashes import ENDED_ITSELF
 from tests.checks.cases import INFO, WARN, Cases
 
 _LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO"
+OPENED = "n1:7{0}:7{0} [0] NCCL INFO comm 0x1 rank {0} nranks 2 cudaDev 0 busId 7000 commId 0x9 - Init START\n"
+UNUSABLE = (
+    "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, invalid usage (run with NCCL_DEBUG=WARN)"
+)
+
 CASES: Cases = {
     "log.ended-from-outside": [
         (
@@ -125,6 +130,8 @@ CASES: Cases = {
             f"{WARN}Multiple Ranks are using the same GPU/Partition.",
             f"CUDA_VISIBLE_DEVICES=MIG-0a1b\n{WARN}Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
         ),
+        ("FAIL job: rank 0 on n1", f"{OPENED.format(0)}{OPENED.format(1)}{UNUSABLE}"),
+        f"{OPENED.format(0)}{OPENED.format(0)}{UNUSABLE}",
         "CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2",
     ],
     "log.driver/driver-does-not-fit": [

@@ -21,6 +21,7 @@ _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 _V1 = {"gid_type": "IB/RoCE v1"}
 _IB: dict[str, Any] = {"link_layer": "InfiniBand", "gid_type": "", "lid": 7}
 _IB_ENDS = {End(f"n{node}", rail): _IB for node in range(3) for rail in range(2)}
+_LIMITED = {**_IB, "pkey": 0x7FFF}
 _GID = World(carries=only(BAD), addresses={BAD: _V1})
 _PKEY = World(carries=only(BAD), addresses={**_IB_ENDS, BAD: {**_IB, "pkey": 0x8001}})
 _LARGE = World(small_only=(BAD,))
@@ -47,6 +48,11 @@ class _Far(World, frozen=True):
 def _changed(change: Callable[[RailRow], RailRow], world: World = World()) -> Every[Rails]:  # noqa: B008 - frozen
     seen = rails_of(world)
     return Every({node: replace(each, rows=tuple(map(change, each.rows))) for node, each in seen.items()})
+
+
+def _without_address(row: RailRow) -> RailRow:
+    """Let one of the two ends not describe itself."""
+    return replace(row, outcome=replace(row.outcome, own=None)) if row.leads else row
 
 
 def _late_ways(row: RailRow) -> RailRow:
@@ -110,6 +116,17 @@ CASES: Cases = {
             _by_setting("0"),
         ),
         ("FAIL job: n1 rail 1 (mlx5_1:1) on n1", rails_of(EMPTY), _by_setting("5")),
+        ("FAIL link: n1 rail 1 (mlx5_1:1) on n1", rails_of(replace(_PKEY, addresses={**_IB_ENDS, BAD: _LIMITED})), SET),
+        (
+            "FAIL fabric: n1 rail 1 (mlx5_1:1) on n1",
+            rails_of(replace(_PKEY, addresses=dict.fromkeys(_IB_ENDS, _LIMITED))),
+            SET,
+        ),
+        (
+            "FAIL fabric: n0 rail 1 <-> n1 rail 1 on n0 n1",
+            _changed(_without_address, World(_NAMES[:2], carries=only(BAD))),
+            SET,
+        ),
         (
             "FAIL link: n0 rail 1 -> n1 rail 1 on n0 n1",
             _changed(_late_ways, World(_NAMES[:2], carries=only(BAD, out=False))),
