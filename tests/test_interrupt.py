@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.signals import NO_MEMORY
 from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +62,14 @@ signals.take_over()
 {body}
 signals.run(main, [])
 """
+NO_START = """
+class Finder:
+ def find_spec(self, name, *_):
+  if name == "msgspec": raise {}
+sys.meta_path.insert(0, Finder())
+from ncclprobe import start
+start.program()
+"""
 LATE = "ncclprobe: --timeout ran out, and something kept this process; nothing was judged\n"
 
 
@@ -68,6 +77,15 @@ LATE = "ncclprobe: --timeout ran out, and something kept this process; nothing w
     ("body", "code", "said"),
     [
         ("def main(argv): return 3", 3, ""),
+        *(
+            (NO_START.format(error), code, f"ncclprobe: {why}; nothing was judged\n")
+            for error, code, why in (
+                ("MemoryError", 3, NO_MEMORY),
+                ("ImportError('x.so: failed to map segment')", 3, NO_MEMORY),
+                ("ImportError('x.so: Cannot allocate memory')", 3, NO_MEMORY),
+                ("ImportError('no x')", 1, "cannot start: no x"),
+            )
+        ),
         ("def main(argv): sys.exit(2)", 2, ""),
         ("def main(argv): os.kill(os.getpid(), signal.SIGTERM)", 143, SAID),
         # what was made is removed, and a second signal does not wait for that

@@ -143,7 +143,9 @@ def test_a_port_where_nobody_listens_one_that_never_answers_and_a_foreign_own_ad
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         assert asyncio.run(trouble(full.getsockname()[1])).kind == "filtered"
-        assert asyncio.run(trouble(full.getsockname()[1], source="192.0.2.1")).kind == "address"
+        for options in ((), wire.segments_of(536)):
+            away = trouble(full.getsockname()[1], source="192.0.2.1", options=options)
+            assert asyncio.run(away).kind == "address"
 
 
 STOPPED = """

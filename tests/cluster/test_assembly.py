@@ -36,6 +36,7 @@ from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
 from ncclprobe.cluster.rendezvous.siblings import hand_over
 from ncclprobe.cluster.rendezvous.token import find_token
+from ncclprobe.commands import main
 from ncclprobe.engine import captures, diagnose
 from ncclprobe.engine.collect import capture_facts
 from ncclprobe.engine.diagnose import Judging
@@ -211,6 +212,23 @@ def test_a_report_that_cannot_be_written_ends_the_run_and_every_node_is_told(
     asyncio.run(run())
     assert codes == [3]
     assert "ncclprobe: n0 could not write the report: r.json: no space left\n" in capsys.readouterr().err
+
+
+def test_the_options_of_a_command_reach_the_node_that_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[NodePlace] = []
+    monkeypatch.setattr(gather, "assemble", lambda part: parts.append(part) or 3)
+    monkeypatch.setenv("NCCLPROBE_TOKEN", SECRET)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "29500"]
+    for own, wait_s in (([], 30.0), (["--wait", "7"], 7.0)):
+        given = ["--backend", "gloo", "--keep", str(tmp_path / "kept"), "--timeout", "77", *own]
+        assert main(["doctor", "-q", "--no-config", *flags, *given]) == 3
+        part = parts[-1]
+        assert (part.launch.nnodes, part.launch.node_rank, part.backend) == (2, 0, "gloo")
+        assert (part.keep, part.attempt, part.rails) == (tmp_path / "kept", "2", None)
+        assert (part.times.timeout_s, part.times.wait_s) == (77.0, wait_s)
 
 
 def test_a_port_that_is_taken_leaves_node_0_alone(tmp_path: Path) -> None:

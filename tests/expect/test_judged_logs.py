@@ -235,8 +235,8 @@ PLAIN: dict[str, tuple[str, str, str]] = {
     "GPUs without a name": (UNNAMED, "",
         "unjudged | not judged: the driver called these GPUs 'NVIDIA Graphics Device'"),
     "GPUs named in the next table": (
-        UNNAMED + NAMED, "",
-        "1: all_reduce 8/2 is pass | 2: all_reduce 8/2 is pass"
+        f"# nThread 1 nGpus 1 validation: 0\n{UNNAMED}{NAMED}", "",
+        "1: all_reduce 8/2 is pass | 2: all_reduce 8/2 is pass | note: the data was not checked"
         " | taken for NVIDIA GB300, which another table in this log names",
     ),
     "GPUs of two names in others": (UNNAMED + NAMED + OTHERS, "", "10 of 1: all_reduce 8/2 is unjudged | 10 of 3: "),

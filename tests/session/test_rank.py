@@ -92,6 +92,20 @@ def test_a_rank_that_waits_for_others_notes_what_the_flight_recorder_has_of_its_
     assert [note for note in notes if "recorder" in note] == [f"the flight recorder of rank 0: {STUCK}"] * noted
 
 
+def test_why_a_run_measures_nothing_is_kept_for_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise UsageError(NO_ROOM)
+
+    own, kept = rank(0), list[Ending]()
+    monkeypatch.setattr(own, "_measure", refuses)
+    monkeypatch.setattr(own, "_watchdog", SimpleNamespace(start=list, stop=list))
+    monkeypatch.setattr(own, "_look", None)
+    monkeypatch.setattr(own._recorder, "keep", kept.append)
+    with pytest.raises(UsageError):
+        own.run()
+    assert kept == [Ending(why=NO_ROOM)]
+
+
 NO_ROOM = "64 KiB: two buffers need 128 KiB per rank and rank 1 has only 0 B free; choose smaller sizes (-b and -e)"
 
 

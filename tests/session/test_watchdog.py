@@ -229,6 +229,17 @@ def test_without_the_store_the_signal_thread_ends_a_rank_at_its_deadlines(
     assert (told(ending), int(ending.code) if ending else code) == (why, code)
 
 
+def test_the_first_signal_that_ends_a_run_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, (pipe, end) = Rank(1, monkeypatch), os.pipe()
+    os.write(end, bytes((signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)))
+    os.close(end)
+    monkeypatch.setattr(own.watchdog, "_heartbeat_thread", True)  # it decides, not this one
+    with pytest.raises(IndexError):  # all was read
+        own.watchdog._signal_loop(pipe)
+    os.close(pipe)
+    assert own.watchdog._signal == "SIGINT"
+
+
 def test_a_rank_that_is_excluded_is_told_once_and_the_others_leave_with_the_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

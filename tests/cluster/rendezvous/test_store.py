@@ -69,9 +69,11 @@ def test_what_rank_0_leaves_is_found_and_what_another_attempt_left_or_is_none_is
     async def run(port: int) -> None:
         early = asyncio.ensure_future(look_up("127.0.0.1", port, "0", soon(30)))
         await asyncio.sleep(0.5)
-        await announce("127.0.0.1", port, "0", NOTE, soon(30))
+        await announce("127.0.0.1", port, "2", {"port": 1}, soon(30))  # of a run before
+        for attempt in ("0", "2"):
+            await announce("127.0.0.1", port, attempt, NOTE, soon(30))
         assert await early == NOTE
-        assert await look_up("127.0.0.1", port, "0", soon(30)) == NOTE
+        assert await look_up("127.0.0.1", port, "2", soon(30)) == NOTE
         assert await trouble(port, "1", 0.5) in ("empty", "silent")
         assert await trouble(port, "garbled", 30.0) == "garbled"
 
