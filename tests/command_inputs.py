@@ -282,6 +282,8 @@ def _help_inputs(_: Path) -> Rows:
     """Each default, limit and exit code that the pages of commands state; and what the demos print."""
     for command in sorted(commands.COMMANDS):
         yield command, [command, "--help-all"]
+    for word in ("add", "node", "page", "accept", "rename", "forget"):
+        yield f"fleet {word}", ["fleet", word, "--help"]
     for name in DEMOS:
         yield f"demo {name}", ["demo", name]
 
