@@ -36,13 +36,10 @@ def test_a_chosen_number_of_rounds_repeats_no_pair(count: int, rounds: int) -> N
     assert len(set(met)) == len(met)
 
 
-def test_beyond_all_pairs_each_gets_some_partners() -> None:
+def test_beyond_all_pairs_each_gets_some_partners_and_more_rounds_than_there_are_give_all() -> None:
     assert len(round_robin(1024)) == SOME_ROUNDS
     partners = {match.second for match in chain(*round_robin(1024)) if match.first == 0}
     assert len(partners) == SOME_ROUNDS
-
-
-def test_more_rounds_than_there_are_give_all() -> None:
     assert round_robin(6, 1000) == round_robin(6)
 
 

@@ -1,15 +1,19 @@
 """Logs of every form become events: who wrote them, when, in which line. Nothing that a log holds stops the reader."""
 
 import gzip
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.host.job_files import Blocks, JobFile, named
+from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.logs.job_log import JobLog, SignIndex
 from ncclprobe.logs.prefix import cleaned
-from ncclprobe.logs.reader import LEAST, MOST_ALIKE, Chunks, Reader, read
+from ncclprobe.logs.read import looked_at
+from ncclprobe.logs.reader import LEAST, MOST_ALIKE, Chunks, read
 from ncclprobe.logs.sieve import Sieve, Whole
 from tests.log.events import SUMMARY, WARN
 
@@ -93,9 +97,22 @@ def test_a_sieve_finds_every_line_that_holds_a_text(block: str, texts: list[str]
         assert line in found or not holds
 
 
-def test_readers_of_the_same_signs_share_their_sieve() -> None:
-    """To make one takes longer than to read a megabyte."""
-    assert Reader(["x is gone"]).sieve is Reader(["x is gone"]).sieve is not Reader(["y is gone"]).sieve
+def test_logs_that_processes_share_are_read_for_all_signs_also_after_one_that_took_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(LimitedChild):
+        def ask(self, request: bytes, patience_s: float) -> bytes:
+            return super().ask(request, 0.0 if b"late" in request else patience_s)
+
+    monkeypatch.setattr("ncclprobe.logs.read.LimitedChild", Late)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    paths = [tmp_path / f"{name}.log" for name in ("late0", "late1", *"abcd")]
+    for path in paths:
+        path.write_text("quux 7 is ready\n")
+    found = looked_at([JobFile(str(path), nbytes=20 << 20) for path in paths], ("quux",))
+    log = found.facts[JobLog]
+    assert [log.streams[event.stream].name for event in log.events] == [*map(str, paths[2:])]
+    assert [each.text for each in found.not_understood] == ["could not be read: reading it took too long"] * 2
 
 
 def test_chunks_hold_every_byte_once() -> None:
