@@ -224,21 +224,21 @@ def slow(*values: object) -> object:
         slow("no_peer_memory", CUDA, "refused", "ibv_reg_mr", "peer memory"),
         ("refuse=ibv_reg_dmabuf_mr:95", DMABUF, "refused", "ibv_reg_dmabuf_mr", "DMA-BUF"),
         ("crash=ibv_post_send", LEFT, "died", "ibv_post_send", "SIGABRT"),
-        ("", replace(LEFT, gid_index=9), None, None, "the GID at index 9 is empty"),
-        slow("", replace(LEFT, device="absent"), None, None, "the verbs library has left, right"),
-        slow("", replace(LEFT, gid_index=99), None, None, "the table has 16 entries"),
-        slow("", replace(LEFT, pkey_index=64), None, None, "the table has 8 entries"),
-        slow("", replace(LEFT, memory="cuda", gpu=4), None, None, "CUDA_ERROR_INVALID_DEVICE"),
-        ("status=10:0x8a:3", LEFT, "completion", None, "completion with error 10 ("),
+        ("", replace(LEFT, gid_index=9), "missing", "ibv_query_gid", "the GID at index 9 is empty"),
+        slow("", replace(LEFT, device="absent"), "missing", "", "the verbs library has left, right"),
+        slow("", replace(LEFT, gid_index=99), "missing", "ibv_query_gid", "the table has 16 entries"),
+        slow("", replace(LEFT, pkey_index=64), "missing", "", "the table has 8 entries"),
+        slow("", replace(LEFT, memory="cuda", gpu=4), "refused", None, "CUDA_ERROR_INVALID_DEVICE"),
+        ("status=10:0x8a:3", LEFT, "completion", "", "completion with error 10 ("),
     ],
 )
 def test_what_a_device_refuses_or_lacks_is_told_with_its_reason(
-    ends: Ends, fault: str, port: RailPort, kind: str | None, call: str | None, words: str
+    ends: Ends, fault: str, port: RailPort, kind: str, call: str | None, words: str
 ) -> None:
     left, right = ends(device("left", 1, fault), one=port, test=WORD)
     failure = left.failures[0]
     assert words in failure.text
-    assert (failure.kind, failure.call) == (kind or failure.kind, call or failure.call)
+    assert (failure.kind, failure.call) == (kind, failure.call if call is None else call)
     first = right.failures[0]
     if kind == "completion":
         assert len(left.failures) == 1
@@ -444,3 +444,6 @@ def test_a_python_that_does_not_start_in_time_says_nothing_of_the_nic(
     monkeypatch.setattr(pair, "start_own", lambda *_, **__: os.open("", os.O_RDONLY))
     (failure,) = alone(library, tmp_path, channels()[0], 2.0).failures[:1]
     assert (failure.kind, failure.text) == ("died", "no process could be started: No such file or directory")
+    with pytest.raises(VerbsError, match="had already ended") as ended:
+        asyncio.run(pair.VerbsChild().ask(pair.Request(do="open")))
+    assert ended.value.kind == "died"
