@@ -36,9 +36,7 @@ def test_all_vectors_of_nccl_tests_come_out() -> None:
         ("all_gather", 1000, 3, 960, 80),  # 250 floats / 3 = 83, rounded down to a multiple of 16 bytes
         ("all_gather", 8, 8, 0, 0),
         ("all_gather", 1 << 30, 72, 1073741184, 3728268),
-        ("reduce_scatter", 1000, 3, 960, 80),
         ("all_reduce", 1003, 3, 1000, 250),
-        ("sendrecv", 8, 72, 8, 2),
     ],
 )
 def test_the_printed_size_is_what_the_ranks_really_share(

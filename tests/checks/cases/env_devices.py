@@ -301,7 +301,10 @@ CASES: Cases = {
     "env.vendor": [
         _vendor("FAIL job: UCX_TLS", having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="tcp,cuda_copy")),
         _vendor("FAIL job: NCCL_IB_DISABLE; NOTE job: NCCL_IB_TC", having(NCCL_IB_DISABLE="1"), ON_IB, machine=_ORACLE),
-        _vendor(having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="rc_x,cuda_copy")),
+        *(
+            _vendor(having(NCCL_PLUGIN_P2P="ucx", UCX_TLS=each))
+            for each in ("rc_x,cuda", "ud", "dc", "ib", "all", "^tcp")
+        ),
         _vendor(
             "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
             having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),

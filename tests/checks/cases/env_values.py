@@ -92,6 +92,8 @@ _plugin_path = rows_of(
     loader=Loader(),
 )
 _nccl = rows_of(software=Software({}), launch=ALONE, job=Job())
+_OF_SHELLS, _BY_CALL = ("export", "set", "setenv", "declare"), ("all", "COLL", "init,CALL", "P2P")
+_PIPED, _BUFFERS = ("slurm", "openmpi", "pmi"), ("BUFFSIZE", "LL_BUFFSIZE", "LL128_BUFFSIZE")
 CASES: Cases = {
     "env.start/start": [
         ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN),
@@ -116,7 +118,7 @@ CASES: Cases = {
         ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG", " INFO", ETC)),
         ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", ETC)),
         ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", ETC)),
-        ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", ETC)),
+        *(("WARN job: NCCL_DEBUG", setting(f"{each} NCCL_DEBUG", "INFO", ETC)) for each in _OF_SHELLS),
         ("WARN job: NCCL_IB_HCA", Settings(skipped=(Setting("setenv NCCL_IB_HCA mlx5_0", None, ETC),))),
         ("WARN job: NCCL_NET", Settings(skipped=(Setting("NCCL_NET: IB", None, ETC), Setting("[nccl]", None, ETC)))),
         (
@@ -241,7 +243,7 @@ CASES: Cases = {
             ALONE,
         ),
         # A killed rank would lose lines in a pipe.
-        _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="INFO"), Launch("slurm", 0, 16, 0, 8, 2)),
+        *(_file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="INFO"), Launch(each, 0, 16, 0, 8, 2)) for each in _PIPED),
         _file("NOTE job: NCCL_DEBUG", having(NCCL_DEBUG="WARN"), Launch("pytorchjob", 0, 16, 0, 8, 2)),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p")),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), ALONE),
@@ -250,7 +252,7 @@ CASES: Cases = {
         _file(),
     ],
     "env.debug/debug-storm": [
-        ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all")),
+        *(("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS=each)) for each in _BY_CALL),
         ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT")),
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET"),),
         (having(NCCL_DEBUG="WARN", NCCL_DEBUG_SUBSYS="ALL"),),
@@ -293,18 +295,16 @@ CASES: Cases = {
     ],
     "env.value/number-text": [
         # A unit leaves a few bytes; other words leave the number.
-        *(("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", text)) for text in ("8M", "16MiB")),
+        *((f"FAIL job: NCCL_{each}", setting(f"NCCL_{each}", text)) for each in _BUFFERS for text in ("8M", "16MiB")),
         ("FAIL job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "512K")),
         ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "8388608 # 8 MiB")),
         ("WARN job: NCCL_IB_TIMEOUT", setting("NCCL_IB_TIMEOUT", "22s")),
         ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "256 threads")),
-        ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M")),
         (setting("NCCL_BUFFSIZE", "4194304"),),
     ],
     "env.value/range": [
         ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "10")),
-        ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "-1")),
-        ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "0")),
+        *((f"FAIL job: NCCL_{each}", setting(f"NCCL_{each}", text)) for each in _BUFFERS for text in ("-1", "0")),
         ("WARN job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "-1")),
         (setting("NCCL_IB_TC", "-1"),),
         (setting("NCCL_IB_RETRY_CNT", "abc"),),

@@ -184,7 +184,9 @@ CASES: Cases = {
     ],
     "host.cpu/governor": [
         ("WARN image: governor", Scaling("intel_cpufreq", "powersave")),
+        *(("NOTE unknown: governor", Scaling(f"amd{dash}pstate{dash}epp", "powersave")) for dash in "-_"),
         ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")),
+        (Scaling("acpi-cpufreq", "ondemand"),),
     ],
     "host.limits/nics-given": [
         (NamedMachine("no such machine"), PLAIN),

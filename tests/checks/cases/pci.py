@@ -86,6 +86,7 @@ def _bridges(**flags: frozenset[str]) -> dict[str, Bridge]:
 
 
 # A root port and a port to storage are not between a GPU and a NIC.
+_GRACES = [replace(ONE.all[0], name=f"NVIDIA {each}") for each in ("GH200 480GB", "GB200", "GB300", "GB10")]
 _ELSEWHERE = _bridges(b0001=frozenset({"SrcValid", "ReqRedir", "UpstreamFwd"}), b0207=frozenset({"ReqRedir"}))
 _ROOTS = _bridges(b0001=frozenset({"ReqRedir"}), b0002=frozenset({"ReqRedir"}))
 _APART = {
@@ -193,13 +194,7 @@ CASES: Cases = {
             UNCHOSEN,
         ),
         (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
-        (
-            below_a_switch(iommu="DMA"),
-            box(replace(ONE.all[0], name="NVIDIA GH200 480GB")),
-            WITH_NIC,
-            NO_PEERS,
-            UNCHOSEN,
-        ),
+        *((below_a_switch(iommu="DMA"), box(each), WITH_NIC, NO_PEERS, UNCHOSEN) for each in _GRACES),
     ],
     "pci.aer": [
         ("UNKNOWN: no error counters: the firmware or hypervisor controls AER", with_errors(_NO_FILE), ONE, Fabric()),

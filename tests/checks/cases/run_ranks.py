@@ -30,7 +30,8 @@ _ACROSS = replace(WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-
 _LOAD = Disturbance("a load of 24 on n0", 0.2)
 _BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
 _TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
-_P2P = DifferingSetting("NCCL_P2P_DISABLE", ((UNSET, (0, 2, 3)), ("1", (1,))))
+_LEVELS = ("P2P_DISABLE", "P2P_LEVEL", "SHM_DISABLE")
+_P2PS = [DifferingSetting(f"NCCL_{each}", ((UNSET, (0, 2, 3)), ("1", (1,)))) for each in _LEVELS]
 _CUT = Ending("ranks were lost")
 
 
@@ -114,7 +115,7 @@ CASES: Cases = {
     "run.settings": [
         ("WARN job: NCCL_IB_TC on n0", RankSettings((_TC,)), FOUR, WHOLE),
         ("FAIL job: NCCL_PROTO on n1", RankSettings((_BY_NODE,)), FOUR, _CUT),
-        ("FAIL job: NCCL_P2P_DISABLE on n0", RankSettings((_P2P,)), FOUR, _CUT),
+        *((f"FAIL job: {each.name} on n0", RankSettings((each,)), FOUR, _CUT) for each in _P2PS),
         (RankSettings((_BY_NODE,)), FOUR, WHOLE),  # sync.env compares nodes, once they all have been looked at
     ],
 }
