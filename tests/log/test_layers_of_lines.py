@@ -3,7 +3,7 @@
 from ncclprobe.checks.log.lines import of_the_job
 from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.logs.layers import PROGRAM, inside, layer_of
-from ncclprobe.logs.rank_ends import rank_ends
+from ncclprobe.logs.rank_ends import RankEnd, rank_ends
 from ncclprobe.logs.reader import read
 
 LINES = {
@@ -63,6 +63,9 @@ COMPLAINTS = {
     "timed out": ("Timed out", "wait timed out", "Socket Timeout", "timeout", "retrieving ncclUniqueId from [0]",
                   "exception detected by watchdog at work: 7"),
     "otherwise": ("ValueError: bad sample", "Connection is open"),
+    "": ("Sending process 7", "closing signal SIGTERM", "failed (exitcode: 1)", "sigkill_handler", "CalledProcessError",
+         "ChildFailedError", "srun: error", "srun: Job 7", "slurmstepd: error", "exited on signal 9", "got signal: 15",
+         "a dump signal", "preparing to dump", "Stack trace of the failed collective"),  # what others say
 }  # fmt: skip
 OF_THE_JOB = (
     "gloo::", "Gloo connect", "c10d::", "torch.distributed.DistNetworkError", "NCCL error", "libnccl.so", "TCPStore",
@@ -75,6 +78,12 @@ def test_a_rank_complains_of_what_its_first_line_says() -> None:
         for text in texts:
             log = read([("rank0.log", [f"[rank0]: {text}\n".encode()])], (text,))
             assert (rank_ends(log, {(0, 1)}).ranks[0].complains, text) == (kind, text)
+
+
+def test_a_last_line_of_a_program_that_ends_is_no_hang() -> None:
+    last = ("Closing env plugin", "finish", "Finish", "done", "Done", "DONE", "complete", "Complete", "no more data",
+            "exiting", "Exiting", "bye", "step 7")  # fmt: skip
+    assert [text for text in last if not RankEnd(0, last=LogEvent(0, 1, text)).over] == ["step 7"]
 
 
 def test_a_line_is_of_the_jobs_own_connections_only_by_the_name_of_a_library_or_call() -> None:
