@@ -137,8 +137,8 @@ def test_a_report_that_cannot_count_is_refused_in_one_line_and_keeps_no_other_fr
     clock = "; set that machine's clock"
     rows = [
         ([str(fleet.folder / "log")], "for the log of a job, run"),
-        (fleet.files(day_of("n1", 21)), f"began at 2026-03-22 04:00 UTC, in the future{clock}"),
-        (fleet.files(replace(day_of("n2", 0), started="1970-01-01T00:01:00+00:00")), f"before the year 2000{clock}"),
+        (fleet.files(day_of("n1", 20 + 301 / DAY_S)), f"began at 2026-03-21 04:05 UTC, in the future{clock}"),
+        (fleet.files(replace(day_of("n2", 0), started="1999-12-31T23:59:59+00:00")), f"before the year 2000{clock}"),
         (fleet.files(Redactor("key").report(day_of("n3", 0))), "its names are pseudonyms; add the report that is not"),
     ]
     for files, why in rows:
@@ -147,8 +147,9 @@ def test_a_report_that_cannot_count_is_refused_in_one_line_and_keeps_no_other_fr
         assert why in fleet.err
         assert not fleet.path.exists()
     one, redacted = day_of("n1", 0), Redactor("key").report(day_of("n3", 0))
-    good = fleet.files(replace(one, nodes=(*one.nodes, *redacted.nodes)))  # one node may have such a name
-    assert fleet("add", *rows[0][0], *good, code=2) == [f"1 report added to {fleet.path}"]
+    both = replace(one, nodes=(*one.nodes, *redacted.nodes), started="2000-01-01T00:00:01+00:00")
+    good = fleet.files(both, day_of("n4", 20 + 299 / DAY_S))
+    assert fleet("add", *rows[0][0], *good, code=2) == [f"2 reports added to {fleet.path}"]
     assert len(fleet.err.splitlines()) == 1
 
 
