@@ -151,17 +151,22 @@ def test_a_clock_that_is_more_than_a_day_behind_is_said(tmp_path: Path) -> None:
 
 def test_a_node_goes_on_under_another_name(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
-    before, after = [day_of("old", day) for day in range(20)], [day_of("new", 20 + d, rate=330.0) for d in range(10)]
-    filled(tmp_path / "one.db", *before, *(day_of("old", 20 + d, rate=330.0) for d in range(10)))
+    rates = [391.0 if day < 22 else 330.0 for day in range(6, 32)]
+    for name, each in (("old", tmp_path / "one.db"), ("new", path)):
+        reports = [day_of(name, day, rate=rate) for day, rate in enumerate(rates, 6)]
+        filled(each, *(day_of("old", day, rate=440.0) for day in range(6)), *reports[:2])
+        with store.opened(each, DEADLINE_S) as fleet:
+            fleet.accept(name, "me", FIRST_S + 7.5 * DAY_S)
+        filled(each, *reports[2:])
     wanted = stands(tmp_path / "one.db")["old"]
-    filled(path, *before, *after)
+    assert wanted.since_s == FIRST_S + 22 * DAY_S
     with store.opened(path, DEADLINE_S) as fleet:
         fleet.rename("old", "new")
         assert fleet.names() == ["new"]
         assert fleet.standings() == [replace(wanted, name="new")]
         history = fleet.history("new", 50)
         assert history
-        assert len(history.added) == 30
+        assert len(history.added) == 32
         fleet.rename("new", "newest")
         assert [each.name for each in fleet.standings()] == ["newest"]
 

@@ -26,10 +26,7 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.report import json as as_json
 from tests.each_row import each_row
-
-REPORTS = Path(__file__).parents[2] / "reports"
 
 
 def rates(made: Report) -> dict[tuple[str, str], float]:
@@ -51,18 +48,6 @@ def test_only_the_largest_size_of_an_operation_counts_and_no_doubtful_one() -> N
     assert found == [wanted for _, wanted in rows]
     ((number, _),) = told(day_of("n1", 0), "r.json")[0].numbers.items()
     assert "550.54.15" not in number.how  # a driver may be the cause of a change, and begins no new series
-
-
-@each_row("path", sorted(REPORTS.glob("*.json")), ids=lambda path: path.name)
-def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path) -> None:
-    made = as_json.read(str(path))
-    if made.files:
-        with pytest.raises(UsageError, match="a report of `explain`"):
-            told(made, path.name)
-        return
-    for each in told(made, path.name):
-        assert each.looked
-        assert all(reading.value > 0 for reading in each.numbers.values())
 
 
 def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
