@@ -88,7 +88,6 @@ def test_the_answer_names_the_call_and_who_is_waited_for_and_nobody_is_blamed_wi
         "waiting for each other in a circle for 20 s: rank 0 in recv (train.py:12) from rank 1" in circle.answer.message
     )
     assert "tag" not in circle.answer.message
-    assert len(found) >= 400
 
 
 def test_advice_names_the_process_that_it_is_about() -> None:

@@ -56,6 +56,7 @@ FILES = {
         for rank in range(4)
     ),
     "all ranks of a host": ALL_OF_A_HOST,
+    "a log of the other of two ranks": f"%- a.log\n[rank0]: {CLOSED}\n%- b.log\n{TRACE}\nValueError: x",
     "two logs of one rank": "\n".join(f"%- {name}.log\n[rank0]: step 7\n{TRACE}\nValueError: x" for name in "ab"),
     "an empty log": f"{ranks({0: CLOSED, 1: CLOSED, 3: CLOSED})}\n%- rank2.log",
     "a rank without a log": plus({0: CLOSED, 1: CLOSED, 3: CLOSED}, 0, "started, world size 4"),
