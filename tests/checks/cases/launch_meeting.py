@@ -142,7 +142,7 @@ CASES: Cases = {
         ("FAIL job: [fd00::1]:29500", _reached("refused", target="fd00::1", address="fd00::1")),
         *((f"FAIL {blame}: node0:29500", _reached(outcome)) for outcome, blame in _BLAMED.items()),
         ("UNKNOWN: closed the connection before it answered", _reached("hung-up")),
-        ("UNKNOWN: node0:29500", _reached("silent", seen=("hung-up", "silent"))),
+        *(("UNKNOWN: node0:29500", _reached(each, seen=("hung-up", each))) for each in ("silent", "reset", "filtered")),
         ("UNKNOWN: node0:29500", _reached("filtered", seen=("refused", "hung-up", "filtered"))),
         ("UNKNOWN: node0:29500", _reached("hung-up", seen=("silent", "hung-up"))),
     ],

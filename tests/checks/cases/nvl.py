@@ -129,10 +129,7 @@ CASES: Cases = {
         ("FAIL link: GPU2; NOTE unknown: GPU0", H200S, NvLinks((_LOST, FULL, SHORT)), UNSAID, METAL, UNSAID),
         # leptonai/gpud#1085
         (_ALL_8, *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8)),
-        (
-            _ALL_8,
-            *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST),
-        ),
+        (_ALL_8, *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST)),
         (
             "WARN link: GPU3",
             *_boxed("NVIDIA A100 80GB PCIe", *(links_of(n, 12 - n, to="gpu") for n in (12, 12, 12, 11))),

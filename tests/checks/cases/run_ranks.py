@@ -30,6 +30,7 @@ _ACROSS = replace(WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-
 _LOAD = Disturbance("a load of 24 on n0", 0.2)
 _BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
 _TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
+_OF_ONE = ("allocating 2 x 4 GiB", "calibrate", "import torch", "pairs, buffers")
 _LEVELS = ("P2P_DISABLE", "P2P_LEVEL", "SHM_DISABLE")
 _P2PS = [DifferingSetting(f"NCCL_{each}", ((UNSET, (0, 2, 3)), ("1", (1,)))) for each in _LEVELS]
 _CUT = Ending("ranks were lost")
@@ -79,7 +80,7 @@ CASES: Cases = {
         ("FAIL unknown: rank 1 on n0", _left(_SHORT, _SILENT), Ending("lost")),
         ("FAIL unknown: rank 0, rank 1 on n0", _left("it failed (rank 0: reset)", _SILENT), Ending("lost")),
         # They are slow by themselves, which says nothing of the network.
-        ("UNKNOWN: no data was in transit", Attendance(2, stalled="allocating 2 x 4 GiB"), Ending()),
+        *(("UNKNOWN: no data was in transit", Attendance(2, stalled=each), Ending()) for each in _OF_ONE),
         (_left(_SHORT, _CLOSED), Ending("lost")),
         (_left(_SHORT, _SHORT), Ending("lost")),
     ],
