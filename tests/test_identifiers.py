@@ -32,6 +32,11 @@ from tests.fake_site import GUID, KEY, MAC, UUID
         "docker-" + "0123456789abcdef" * 4,
         "Serial Number : 1650924001234",
         "/home/bob/x",
+        "/Users/bob/x",
+        f"id_{'0123456789abcdef' * 2}_x",
+        f"id_{UUID}",
+        "id_10.20.0.7",
+        "id_GPU-8932f937",
         "ip-10-20-0-7.ec2.internal",
     ],
 )

@@ -71,11 +71,6 @@ def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_reco
     assert {parameters.table()[name].owner for name in names} == {"torch"}
 
 
-@given(st.dictionaries(st.text(), st.none() | st.text()))
-def test_an_environment_survives_its_recording(variables: dict[str, str | None]) -> None:
-    assert environment.parse(json.dumps(variables)).variables == variables
-
-
 def test_no_value_of_a_line_that_may_not_be_recorded_leaves_a_configuration_file(tmp_path: Path) -> None:
     (tmp_path / "nccl.conf").write_text(
         "setenv NCCL_IB_HCA mlx5_0\nNCCL_DEBUG=INFO\n# NCCL_NET\n\nNCCL_NET: IB\nNCCL_NET=IB\nTOKEN=x\n#NCCL_NET=a\n"
