@@ -221,13 +221,13 @@ def test_the_options_of_a_command_reach_the_node_that_it_starts(
     monkeypatch.setattr(gather, "assemble", lambda part: parts.append(part) or 3)
     monkeypatch.setenv("NCCLPROBE_TOKEN", SECRET)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "29500"]
-    for own, wait_s in (([], 30.0), (["--wait", "7"], 7.0)):
-        given = ["--backend", "gloo", "--keep", str(tmp_path / "kept"), "--timeout", "77", *own]
+    flags, kept = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "29500"], tmp_path / "kept"
+    for rank, own, wait_s in ((1, [], 30.0), (0, ["--wait", "7"], 7.0)):
+        given = ["--node-rank", str(rank), "--backend", "gloo", "--keep", str(kept), "--timeout", "77", *own]
         assert main(["doctor", "-q", "--no-config", *flags, *given]) == 3
         part = parts[-1]
-        assert (part.launch.nnodes, part.launch.node_rank, part.backend) == (2, 0, "gloo")
-        assert (part.keep, part.attempt, part.rails) == (tmp_path / "kept", "2", None)
+        assert (part.launch.nnodes, part.launch.node_rank, part.backend, part.rails) == (2, rank, "gloo", None)
+        assert (part.keep, part.attempt, kept.exists()) == (kept, "2", rank == 0)
         assert (part.times.timeout_s, part.times.wait_s) == (77.0, wait_s)
 
 

@@ -138,7 +138,6 @@ def test_a_clock_that_is_more_than_a_day_behind_is_said(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
     filled(path, day_of("n1", 10), day_of("n2", 3))
     rows = [(day_of("n1", 8.9), True), (day_of("n1", 9.1), False), (day_of("n2", 2.5), False), (day_of("n3", 0), False)]
-    assert len(rows) >= 4
     for report, behind in rows:
         said = ""
         try:
