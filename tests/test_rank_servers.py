@@ -221,8 +221,12 @@ def test_another_answer_than_the_one_asked_for_is_refused_and_not_waited_for(
 
 
 def test_a_process_without_a_worker_server_is_not_called() -> None:
-    with socket.create_server(("127.0.0.1", 0)), pytest.raises(Missing, match="runs no worker server"):
-        ask_server(OWN[0], "fr_trace_json")
+    with subprocess.Popen(["sleep", "60"]) as other:  # in this one a thread of another test may still be named so
+        try:
+            with pytest.raises(Missing, match="runs no worker server"):
+                ask_server(other.pid, "fr_trace_json")
+        finally:
+            other.kill()
 
 
 def test_a_path_that_leads_to_something_else_by_now_is_not_contacted(tmp_path: Path) -> None:
