@@ -31,7 +31,7 @@ TESTS = Path(__file__).parent
 DATA, CAPTURES = TESTS / "data", TESTS / "captures"
 EVERY_NTH_OF_NCCL = 20
 EVERY_NTH_REPORT = 2
-SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
+SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down")
 MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72", "8 x L40S, 2 sockets, no P2P")
 ALL_OPERATIONS = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter,sendrecv"
 WHAT_IF = (("--gpus-per-node", "4"), ("--gpus-per-node", "8,4,8"))
@@ -67,7 +67,7 @@ def _cases_inputs(folder: Path) -> Rows:
 
 
 def _captures_inputs(_: Path) -> Rows:
-    sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in SICK if (CAPTURES / "sick" / f"{name}.jsonl").exists()]
+    sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in SICK]
     for path in [str(CAPTURES / "hgx-h100.jsonl"), *sick]:
         yield Path(path).stem, ["doctor", path, "--no-config"]
     yield "apart", ["doctor", *sick, "--no-config"]
@@ -165,8 +165,8 @@ def _forms_inputs(folder: Path) -> Rows:
 def _comparisons_inputs(_: Path) -> Rows:
     """A healthy machine beside each sick one that was made of it."""
     for name in (*SICK, "ib-flaps", "gpu-other", "fm-version", "half-set", "gpu-x8", "nic-numa", "net-ofi"):
-        if (path := CAPTURES / "sick" / f"{name}.jsonl").exists():
-            yield name, ["compare", str(CAPTURES / "hgx-h100.jsonl"), str(path), "--json", "-"]
+        path = CAPTURES / "sick" / f"{name}.jsonl"
+        yield name, ["compare", str(CAPTURES / "hgx-h100.jsonl"), str(path), "--json", "-"]
     yield "another machine", ["compare", str(CAPTURES / "dgx-a100.jsonl"), str(CAPTURES / "aws-p4d.jsonl")]
 
 

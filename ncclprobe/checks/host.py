@@ -154,11 +154,11 @@ def threads(
     asked = f"{plural(ranks, 'rank')} need {least} threads to start, and up to {needed} later"
     mighty = process.uid == 0 or process.capabilities & {"sys_resource", "sys_admin"}
     soft, exempt = process.nproc.soft, process.first_user_namespace and mighty
+    limit = cgroup.pids if isinstance(cgroup, Cgroup) else cgroup
     if soft is not None and soft < needed and not exempt:
         message = f"soft limit {soft}; {asked}"
         yield (fail if soft < least else warn)("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
-    limit = cgroup.pids if isinstance(cgroup, Cgroup) else cgroup
-    if isinstance(limit, Absent) and (soft is None or soft >= needed or exempt):
+    elif isinstance(limit, Absent):
         raise Unlearned(limit.why, limit.refused)
     if isinstance(limit, PidsLimit) and limit.left < needed:
         message = f"{limit.left} of {limit.most} threads are left; {asked}"

@@ -92,7 +92,7 @@ class TransportDetection:
         self._exchange, self._set_phase = run.exchange, run.set_phase
         self._backend, self._node, self._hosts = run.config.backend, run.node, run.hosts
         self._logs: tuple[log.Log, ...] = ()
-        self.socket_names: str | None = None
+        self._sockets: str | None = None
         self._own_names: list[str] | None = None
         self._sizes: dict[str, list[tuple[int, float]]] = {}
         self.note = ""
@@ -104,7 +104,7 @@ class TransportDetection:
             self._own_names = _gloo_interfaces(self._host)
             names = self._exchange.collect(self._own_names)
             if names is not None:
-                self.socket_names = socket_names(names, self._hosts)
+                self._sockets = socket_names(names, self._hosts)
             return
         import torch
 
@@ -120,7 +120,7 @@ class TransportDetection:
         """Add the transport to `row`, if it is known."""
         self._sizes.setdefault(row.op, []).append((row.nbytes, row.time_us.mean / 1e6))
         if self._backend == "gloo":
-            return replace(row, transport=Transport(network=self.socket_names))
+            return replace(row, transport=Transport(network=self._sockets))
         return replace(row, transport=transport(row, self._logs))
 
     def count(self, plan: Any) -> tuple[OperationTraffic, ...]:
