@@ -7,7 +7,7 @@ from ncclprobe.engine.judge import shares
 from ncclprobe.host import pasted
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
-from tests.localise import meeting, slow_pairs, standing, standing_cases
+from tests.localise import drawn, meeting, slow_pairs, standing, standing_cases
 from tests.log import ends, events, healthy, others, parted, reasons, whole
 from tests.pasted_texts import judged
 
@@ -80,6 +80,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
     "logs-others": lambda: whole.outcomes(others.TEXTS),
     "events": events.events,
+    **drawn.FUNCTIONS,
     "parted": parted.rows,
     "shares": _shares_inputs,
     "pasted-forms": _forms_inputs,

@@ -192,12 +192,7 @@ class Noise(Struct, frozen=True):
         return (draw.uniform(self.low, self.high) if unlucky else 1.0) * draw.lognormvariate(0, self.sigma)
 
 
-NOISES = {
-    "quiet": Noise(0.005),
-    "usual": Noise(0.02),
-    "loud": Noise(0.05),
-    "bimodal": Noise(0.02, slow=0.2),
-}
+NOISES = {"quiet": Noise(0.005), "usual": Noise(0.02), "loud": Noise(0.05), "bimodal": Noise(0.02, slow=0.2)}
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
+from typing import Any
 
 from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs import intra_node
@@ -9,7 +10,6 @@ from ncclprobe.localise.pairs.effects import polish, slow
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, verdict
-from ncclprobe.localise.reach import blame
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
 
@@ -117,14 +117,16 @@ def _verdicts() -> Mapping[str, Localisation]:
     }
 
 
+def row(src: int, dst: int, GBps: float, **more: Any) -> PairRow:
+    """Return what was measured between two ranks."""
+    ends = {"src": src, "dst": dst, "src_end": f"rank {src}", "dst_end": f"rank {dst}", **more}
+    return PairRow(**ends, nbytes=4, latency_nbytes=8, latency_us=1.5, GBps=GBps, time_us=1.0, min_us=0.5, max_us=2.0,
+                   samples_us=(1.0,))  # fmt: skip
+
+
 def of_ranks(ranks: int, lost: Sequence[tuple[int, int]], gone: Sequence[int]) -> MeasuredPairs:
     """Return ranks of one node whose pairs are well, but for the `lost`."""
-    rows = [
-        PairRow(src=src, dst=dst, src_end=f"rank {src}", dst_end=f"rank {dst}", nbytes=4, latency_nbytes=8,
-                latency_us=1.5, GBps=20.0, time_us=1.0, min_us=0.5, max_us=2.0, samples_us=(1.0,))
-        for src, dst in permutations(range(ranks), 2)
-        if (src, dst) not in lost
-    ]  # fmt: skip
+    rows = [row(src, dst, 20.0) for src, dst in permutations(range(ranks), 2) if (src, dst) not in lost]
     transfers = tuple(LostTransfer(src, dst, "timed out", 0, False) for src, dst in lost)
     asides = tuple(Aside(rank, f"rank {rank}", "it did not answer", True) for rank in gone)
     return MeasuredPairs(RankNics(("h",) * ranks, (None,) * ranks), tuple(rows), transfers, asides, True)
@@ -179,26 +181,3 @@ def rows() -> Iterator[tuple[str, object]]:
         found_ = polish([Sample(End(s), End(d), rates.get(s + d, 40.0)) for s, d in permutations("abcdef", 2)])
         low = [slow(found_.out, Rules()), slow(found_.into, Rules()), [round(each, 6) for each in found_.residual]]
         yield f"effects of {name}", low
-    everyone = {*permutations(range(8), 2)}
-    streams = {(me, (me + step) % 8) for me in range(8) for step in (1, 2)}
-    node_3 = {pair for pair in everyone if 3 in pair}
-    halves = {(a, b) for a, b in everyone if (a < 3) != (b < 3)}
-    for name, tested, wrong in (
-        ("nothing", everyone, set()),
-        ("two of two", {(0, 1), (1, 0)}, {(0, 1), (1, 0)}),
-        ("one of two", {(0, 1), (1, 0)}, {(1, 0)}),
-        ("two nodes", everyone, {pair for pair in everyone if {*pair} & {0, 1}}),
-        ("everything", everyone, everyone),
-        ("nearly everything", everyone, everyone - {(0, 1), (2, 3)}),
-        ("two halves", everyone, halves),
-        ("two halves and a node", everyone, halves | {pair for pair in everyone if 4 in pair}),
-        ("most of a node", everyone, node_3 - {(3, 4), (6, 3)}),
-        ("half of a node", everyone, {*sorted(node_3)[:7]}),
-        ("both streams out", streams, {(3, 4), (3, 5)}),
-        ("both streams in", streams, {(3, 4), (2, 4)}),
-        ("one stream", streams, {(3, 4)}),
-    ):  # fmt: skip
-        told_ = [
-            f"{each.kind}:{each.nodes}:{len(each.pairs)}:{each.tests}".replace(" ", "") for each in blame(tested, wrong)
-        ]
-        yield f"reach: {name}", told_
