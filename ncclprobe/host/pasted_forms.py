@@ -222,7 +222,7 @@ def _matrix(lines: Sequence[str]) -> Answers:
         return "topo -p2p " in line or (line.split()[:1] == ["GPU0"] and line.split()[1:2] != ["X"])
 
     def goes_on(line: str) -> bool:
-        words = line.split()
+        words = line.replace("|", " ").split() or [""]
         return words[0].startswith(("GPU", "NIC", "mlx", "Legend", "NIC")) or words[0] in _LEGEND or "=" in line
 
     text = _blocks(lines, heads, goes_on) or "\n".join(lines) + "\n"

@@ -29,7 +29,7 @@ _TYPES = re.compile(
 """Machine type names of AWS, Google, Azure, Oracle and NVIDIA."""
 _MODEL = (
     r"(?:(?:nvidia|geforce)\s){0,2}"
-    r"((?:[abhlv]\d{1,3}0?|gb\d{2,3}|l4|l40|rtx\s(?:a?\d{4}|pro\s\d{4})|[2-5]0[6-9]0)s?(?:-[\w-]{2,20})?)"
+    r"((?:[abhl]\d{1,3}0?|v\d{2,3}|gb\d{2,3}|l4|l40|rtx\s(?:a?\d{4}|pro\s\d{4})|[2-5]0[6-9]0)s?(?:-[\w-]{2,20})?)"
 )
 _NUMBERS = {"one": 1, "single": 1, "two": 2, "three": 3, "four": 4, "eight": 8, "sixteen": 16}
 _MANY = rf"(?:\d{{1,5}}|{'|'.join(_NUMBERS)})"
