@@ -60,15 +60,14 @@ def pairs(lines: Sequence[str]) -> list[Pair]:
 
 def _flow_pairs(path: tuple[str, ...], value: str) -> Iterator[Pair]:
     """Yield the pairs of ``{a: 1, b: {c: [d]}}``; a list of plain values stays as it is."""
-    inner = value.strip()
-    if len(path) > _DEEPEST or (not inner.startswith("{") and not re.match(r"\[\s*\{", inner)):
-        yield path, _bare(inner)
+    if len(path) > _DEEPEST or (not value.startswith("{") and not re.match(r"\[\s*\{", value)):
+        yield path, value.strip("\"'")
         return
-    for number, part in enumerate(_split_commas(inner[1:-1])):
-        key = _KEY.fullmatch(part) if inner.startswith("{") else None
+    for number, part in enumerate(_split_commas(value[1:-1])):
+        key = _KEY.fullmatch(part) if value.startswith("{") else None
         if key:
             yield from _flow_pairs((*path, key[1]), key[2] or "")
-        elif inner.startswith("["):
+        elif value.startswith("["):
             yield from _flow_pairs((*path, str(number)), part)
 
 
@@ -84,10 +83,6 @@ def _split_commas(text: str) -> Iterator[str]:
                 yield text[begin:at].strip()
                 begin = at + 1
     yield text[begin:].strip()
-
-
-def _bare(value: str) -> str:
-    return value.strip().strip("\"'")
 
 
 def _bytes(text: str) -> int | None:

@@ -148,7 +148,7 @@ def _slow_interfaces(lines: Sequence[str]) -> Iterator[dict[str, str]]:
             yield _fault(
                 "ib.state", name, "has no link", "reseat or replace the cable, and check the switch's end", "warn"
             )
-    if speeds and len({*speeds.values()}) == 1:
+    if len({*speeds.values()}) == 1:
         yield _fault("ib.rate", "", "Every interface runs at the rate of its siblings.", "", "pass")
     usual, times = next(iter(Counter(speeds.values()).most_common(1)), (0, 0))
     for slow, speed in speeds.items():

@@ -98,7 +98,7 @@ def _devinfo(lines: Sequence[str]) -> Answers:
             ports[device][number] = {}
         elif device and not number and name in ("fw_ver", "board_id"):
             of_device["read", f"{_IB}/{device}/{name}"] = value
-        elif device and number:
+        elif number:
             ports[device][number][name] = value
     for fields in (port for of in ports.values() for port in of.values()):
         _complete(fields)
@@ -171,7 +171,7 @@ def _complete(fields: dict[str, str]) -> None:
 
 def _devices(ports: Mapping[str, Mapping[int, Mapping[str, str]]], names: Mapping[str, str]) -> Answers:
     found: Answers = {}
-    whole = {device: of for device, of in ports.items() if device and of}
+    whole = {device: of for device, of in ports.items() if of}
     if not whole:
         return {}
     found["list", _IB] = json.dumps(list(whole))

@@ -113,7 +113,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     lines = [line[:_MOST] for line in whole(written)]
     elided = [line for line in lines if _SAME.match(line)]
     found: dict[str, str | int | bool | list[str] | dict[str, str] | dict[str, int]] = {
-        "type": _agreed_word(_azure_size(match[0]) for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
+        "type": _agreed_word(_azure_size(match[0]) for line in lines for match in _TYPES.finditer(line)),
         "gpu": _longest_name(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
         "gpus": _agreed_number([line for line in lines if not line.startswith("|")], _COUNTS),
         "nodes": _nodes(lines),
@@ -149,7 +149,7 @@ def _azure_size(name: str) -> str:
 
 def _agreed_word(words: Iterable[str]) -> str:
     """Return the single word that all are; empty if there is none, or they differ."""
-    found = Counter(word.lower() for word in words)
+    found = Counter(words)
     return next(iter(found)) if len(found) == 1 else ""
 
 

@@ -48,5 +48,5 @@ def unwrapped(text: str) -> str:
         return text
     try:
         return "".join(str(json.loads(line).get("log", "")) for line in lines if line.strip())
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return text

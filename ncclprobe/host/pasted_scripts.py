@@ -101,7 +101,7 @@ def _isolated_gpus(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
     own = [line for line in whole if line.startswith("#SBATCH") or _STEP.search(line)]
     bound = next((found[1] for line in own if (found := _BOUND.search(line))), "")
     each = next((found[0] for line in own if (found := _PER_TASK.search(line))), "")
-    several = any(int(found[1]) > 1 for line in own if (found := _TASKS.match(line.strip())))
+    several = any(int(found[1]) > 1 for line in own if (found := _TASKS.match(line)))
     if several and (bound in ("single", "per_task") or (each and not bound)):
         yield {
             "subject": "--gpu-bind" if bound else "--gpus-per-task",

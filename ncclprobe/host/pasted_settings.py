@@ -172,7 +172,7 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
 
 def _commands(line: str) -> list[str]:
     """Return what `;` and `&&` separate, without the prompt, or what makes a line one of sbatch or qsub."""
-    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] |#(?:SBATCH|PBS) )?", "", line.strip(), count=1)
+    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] |#(?:SBATCH|PBS) )?", "", line, count=1)
     return [part.strip() for part in re.split(r";\s|;$|\s&&\s", bare)]
 
 
