@@ -1,7 +1,9 @@
 """The logs, running jobs and pasted texts of which it is kept what is made of them: rows of `FUNCTIONS`."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, permutations, product
+from pathlib import Path
 
 from ncclprobe.engine.judge import shares
 from ncclprobe.host import pasted
@@ -12,27 +14,45 @@ from tests.log import ends, events, healthy, others, parted, reasons, whole
 from tests.pasted_texts import judged
 
 Rows = Iterator[tuple[str, object]]
+PASTED = Path(__file__).parent / "data" / "pasted.txt"
 
 
 def _forms_inputs() -> Rows:
-    """The answers that each form of a pasted text gives, in place of the machine."""
-    for name, text in (pasted_cases.FORMS | pasted_cases.SETTINGS).items():
+    """The answers that each form of a pasted text gives, in place of the machine, in all words."""
+    texts = re.split(r"(?m)^%% (.*)\n", PASTED.read_text(encoding="utf-8"))[1:]
+    known = [pasted_cases.FORMS | pasted_cases.SETTINGS]
+    known += [module.SAYS | module.SILENT for module in (pasted_containers, pasted_faults)]
+    known.append(dict(zip(texts[::2], texts[1::2], strict=True)))
+    for name, text in (row for table in known for row in table.items()):
         for machine, forms in pasted.forms(text).items():
-            told = {
-                form: {"/".join(map(str, ask)): str(said) for ask, said in own.items()} for form, own in forms.items()
-            }
-            yield f"{name} {machine}", told
+            yield f"{name} {machine}", {form: _in_words(own) for form, own in forms.items()}
+        if not pasted.forms(text):
+            yield name, "nothing"
+
+
+def _in_words(answers: pasted.Answers) -> dict[str, str]:
+    return {"/".join(map(str, ask)): "_".join(str(said).split()) or "empty" for ask, said in answers.items()}
 
 
 def _joined_inputs() -> Rows:
     """What several pasted texts of one machine add up to, and where they differ."""
     texts = {**pasted_cases.FORMS, "up": pasted_cases.UP, "one": "export A=1\n", "two": "export A=2 B=3\n"}
     texts |= {"other": texts["up"].replace("mlx5_0", "mlx5_1"), "named": "# two nodes of DGX H100\nexport A=1\n"}
+    texts["conf"] = "# /etc/nccl.conf\nNCCL_DEBUG=WARN\n"
     names = ("up", "ibstat", "other", "one", "two", "named", "topo -m", "nvidia-smi -L", "nvlink -s", "ulimit -a")
-    for one, other in permutations(names, 2):
+    texts |= {
+        "some": "$ env | grep -E 'NCCL|RANK'\nNCCL_DEBUG=INFO\nNCCL_B=1\nNCCL_C=3\nRANK=1\n",
+        "limit": "LimitMEMLOCK=65536\n",
+    }
+    texts |= {
+        "all": "RANK=0\nWORLD_SIZE=8\nNCCL_DEBUG=WARN\nNCCL_B=2\nNCCL_C=3\nNCCL_ALGO=Ring\n",
+        "empty": "NCCL_ALGO=\nNCCL_DEBUG=\n",
+    }
+    more = permutations(("some", "all", "empty", "conf", "limit", "ulimit -a", "ibv_devinfo", "up"), 2)
+    for one, other in dict.fromkeys((*permutations(names, 2), *more)):
         forms = {f"{at}{form}": own for at in (one, other) for form, own in pasted.forms(texts[at])[""].items()}
         whole, odd = pasted.joined(forms)
-        yield f"{one}, {other}", (odd, {"/".join(map(str, ask)): f"{said}" for ask, said in whole.items()})
+        yield f"{one}, {other}", (["_".join(each.split()) for each in odd], _in_words(whole))
 
 
 def _pastes_inputs() -> Rows:

@@ -4,38 +4,18 @@ What is made of each form and each fault is among the kept values (tests/pasted_
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.commands import main
-from ncclprobe.host import Question, pasted
+from ncclprobe.host import pasted
 from ncclprobe.host.pasted_containers import pairs
-from ncclprobe.model.errors import Missing
 from tests import pasted_containers, pasted_faults, pasted_jobs
 from tests.each_row import each_row
 from tests.pasted_cases import FORMS, UP, eight_gpus
 from tests.pasted_texts import DEVINFO, IBSTAT, LIST, MATRIX, NVLINK, QUERY, SMI, doctored, objections
-
-
-def answers(text: str) -> dict[Question, object]:
-    """What all forms in a text of one machine show."""
-    rows = [each for own in pasted.forms(text).values() for each in own.values()]
-    return {question: answer for each in rows for question, answer in each.items()}
-
-
-def test_a_pasted_nccl_conf_is_read_as_nccl_reads_the_file() -> None:
-    text, question = "NCCL_DEBUG = INFO\nexport NCCL_IB_HCA=mlx5_0", ("conf", "/etc/nccl.conf")
-    own = ("# /etc/nccl.conf", "me@n1:~$ cat /etc/nccl.conf", "$ sudo cat ~/.nccl.conf", "==> /etc/nccl.conf <==")
-    for first in own:
-        found = answers(f"{first}\n{text}\n")
-        assert (found.get(question), found.get(("env",))) == (text, "{}"), first
-    assert isinstance(answers(f"# as in my nccl.conf\n{text}\n").get(question), Missing)
-    conf: Any = answers(f"# /etc/nccl.conf\n{text}")
-    both, odd = pasted.joined({"env": {("env",): '{"A": "1"}', question: Missing("")}, "conf": conf})
-    assert (both[question], both["env",], odd) == (text, '{"A": "1"}', [])
 
 
 @each_row(
@@ -48,6 +28,7 @@ def test_a_pasted_nccl_conf_is_read_as_nccl_reads_the_file() -> None:
         "n1:7:7 [0] NCCL INFO NCCL_DEBUG set by environment to INFO.\n" * 3,
         "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: x\n",
         '{"capture": 1}\n',
+        '{"log": "export A=1", "of": ' + "[" * 100_000,
         "# Ports\n\nState: Active\n",  # notes
         "GPU0 is lost; GPU1 is not\nGPU0 again\n",
     ],
@@ -148,20 +129,6 @@ def test_a_log_that_reports_an_unknown_failure_is_not_called_healthy(
     assert (code, "GPU initialization FAILED, giving up" in said) == (3, True)
 
 
-def test_labels_of_srun_are_machines_if_there_are_several() -> None:
-    lines = MATRIX.splitlines()
-    one = "".join(f"0: {line}\n" for line in lines)
-    two = "".join(f"{label}: {line}\n" for line in lines for label in (0, 1))
-    assert [list(pasted.forms(text)) for text in (one, two)] == [[""], ["0", "1"]]
-
-
-def test_a_matrix_is_found_behind_the_marks_that_its_own_reader_knows() -> None:
-    marked = MATRIX.replace("GPU0\t X", "| GPU0 | X")
-    single = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n"
-    for text in (marked, single, MATRIX.replace("\n", "<br>\n")):
-        assert "nvidia-smi topo -m" in pasted.forms(text)[""], text
-
-
 @each_row("whole", [UP, SMI, NVLINK, QUERY])
 def test_a_text_that_is_cut_short_makes_nothing_inconclusive(
     whole: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -170,7 +137,13 @@ def test_a_text_that_is_cut_short_makes_nothing_inconclusive(
     assert (code != 1, "(required)" in said) == (True, False), said
 
 
+FLOWS = {"b": "it's, so", "c": "", "d": 'x "y, z'}
+
+
 def test_the_values_of_a_manifest_are_found_by_their_keys() -> None:
     text = "a:\n- b: 1\n  c: {d: x, e: y}\n-  b: 2 # two\n---\nf: [g, h]\ni:\n  j:\n    k: 'l'\n"
     rows = {("a", "0", "b"): "1", ("a", "0", "c", "d"): "x", ("a", "0", "c", "e"): "y", ("a", "1", "b"): "2"}
     assert dict(pairs(text.splitlines())) == {**rows, ("f",): "[g, h]", ("i", "j", "k"): "l"}
+    assert pairs(["a: {b: \"it's, so\", c:, d: 'x \"y, z'}"]) == [(("a", at), value) for at, value in FLOWS.items()]
+    ((deep, value),) = pairs(["a: " + "{a: " * 40 + "x" + "}" * 40])
+    assert (len(deep), value) == (33, "{a: " * 8 + "x" + "}" * 8)
