@@ -1,7 +1,7 @@
-"""What is learned of captured machines, and what the commands print of recorded input, without the wording.
+"""What is learned of captured machines, and what the commands print of recorded input, word for word.
 
 A fact is kept by its fields; a long collection by its length, its first items and its last. A line of a report is kept
-as its words with a digit, its variables and severities; an object of JSON as a line of its simple fields.
+without its times and spaces; an object of JSON as a line of its simple fields; of a page its text.
 `scripts/golden.py` writes them to tests/data/command_values; to add an input, add it to a function of
 `tests.command_inputs`.
 """
@@ -34,16 +34,16 @@ LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "
 MADE_UP_ITEMS = 16
 _NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*|\b1\.7\d+e\+09\b")
 _NOT_KEPT = frozenset({"started", "duration_s", "tool", "versions", "ended", "environment", "seconds", "by"})
-_VALUE = re.compile(r"\b(?:PASS|FAIL|WARN|NOTE)\b|\b[A-Z]+_[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
+_STYLE = re.compile(r"<(style|script)>.*?</\1>", re.S)
 
 
 def values(argv: list[str], folder: Path) -> Iterator[str]:
-    """Yield the exit code of a command, and the values of each line that it prints.
+    """Yield the exit code of a command, and each line that it prints.
 
     It runs beside its files and has short names for them: lines are wrapped, and a checkout may be anywhere.
     """
     out, beside = io.StringIO(), folder if any(str(folder) in word for word in argv) else TESTS
-    clean = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    clean = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ} | {"HOME": "/home/u"}
     with (
         mock.patch.dict(os.environ, {**clean, "COLUMNS": "9999"}, clear=True),
         contextlib.redirect_stdout(out),
@@ -52,7 +52,7 @@ def values(argv: list[str], folder: Path) -> Iterator[str]:
     ):
         code = _ran([word.replace(f"{beside}/", "") for word in argv])
     yield f"exit {code}"
-    printed = out.getvalue().replace(f"{folder}/", "")
+    printed = _STYLE.sub("", out.getvalue().replace(f"{folder}/", ""))
     if printed.startswith("{"):
         yield from json_values(json.loads(printed), "")
         return
@@ -69,11 +69,11 @@ def _ran(argv: list[str]) -> int:
 
 
 def _said(text: str) -> str:
-    return " ".join(_VALUE.findall(_NOW.sub("", text)))
+    return " ".join(_NOW.sub("", text).split())
 
 
 def json_values(value: object, name: str) -> Iterator[str]:
-    """Yield a line for each object: its numbers, its single words, and the values in its texts, with their names."""
+    """Yield a line for each object: its numbers and texts, with their names."""
     if not isinstance(value, dict | list):
         yield _simple(value)
     if isinstance(value, list):
@@ -100,7 +100,7 @@ def json_values(value: object, name: str) -> Iterator[str]:
 
 def _simple(value: object) -> str:
     if isinstance(value, str):
-        return value if len(value.split()) == 1 and not _NOW.search(value) else _said(value)
+        return _said(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

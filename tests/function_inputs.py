@@ -351,9 +351,9 @@ def _backends_inputs() -> Rows:
         for asked, kind, ranks_here in product((None, "nccl", "gloo"), ("torchrun", "slurm"), (1, 2, 8)):
             try:
                 backend, note = choose_backend(asked, kind, ranks_here, each)  # type: ignore[arg-type]
-                found[f"{asked} {kind} {ranks_here}"] = f"{backend}{'!' * bool(note)}"
+                found[f"{asked} {kind} {ranks_here}"] = f"{backend} {note}".rstrip()
             except NcclprobeError as refused:
-                found[f"{asked} {kind} {ranks_here}"] = f"REFUSED_{len(str(refused)) // 40} {refused}"
+                found[f"{asked} {kind} {ranks_here}"] = str(refused)
         yield f"{each.nodes} {each.usable} {each.denied} {each.listed!r}", (each.shown, found)
 
 

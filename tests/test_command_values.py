@@ -1,4 +1,4 @@
-"""What the commands print of recorded jobs and reports, and what is learned of machines: codes, numbers and names."""
+"""What the commands print of recorded jobs and reports, and what is learned of machines, word for word."""
 
 import pytest
 
@@ -16,7 +16,7 @@ FEW = 8
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_values_that_a_command_prints_and_a_machine_has_are_those_that_were_read(name: str) -> None:
-    """A sentence may be rewritten; which rank, cause, rate or limit it names may not change unread."""
+    """A sentence may be rewritten; what it says of which rank, cause, rate or limit may not change unread."""
     kept, now = (KEPT / f"{name}.txt").read_text(encoding="utf-8"), text(name)
     assert kept.split() == now.split(), difference(f"golden.py {name}", kept.splitlines(), now.splitlines())
     assert now.count("== ") >= FEWEST.get(name, FEW)

@@ -14,9 +14,6 @@ from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
 
 VALUES = Path(__file__).parents[2] / "data" / "case_values.txt"
-_VALUE = re.compile(
-    r"`[^`]+`|\b[A-Z]+_[A-Z_]+\b|\b(?:P[IX][XB]|PHB|SYS|NVL|SHM|PAT|NVLS\w*|CollNet\w*)\b|[^\s,;()'\"]*\d[^\s,;()'\"]*"
-)
 
 
 Cases = Mapping[str, Sequence[Any]]
@@ -73,16 +70,16 @@ def said(findings: Iterable[Finding]) -> str:
 
 
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
-    """Yield a line for each finding of bad cases, then of others: what a user reads of it, but for the wording.
+    """Yield a line for each finding of bad cases, then of others: what a user reads of it.
 
-    It has what `said` writes, the action, the numbers, names and commands of its texts, and its place.
+    It has what `said` writes, the action, its texts and its place.
     """
     for rule in rules:
         other = [row.facts for row in cases_of(rule.key, "other") if not row.must.startswith("UNKNOWN")]
         for number, example in enumerate([*rule.bad_examples(), *other]):
             for each in rule.run(*example):
                 texts = (each.message, each.remedy, each.headline, each.seen, each.confidence.how)
-                words = [" ".join(_VALUE.findall(text)) for text in texts]
+                words = [" ".join(text.split()) for text in texts]
                 what = " | ".join(filter(None, [f"{said([each])}, {each.action}, {each.confidence.level}", *words]))
                 by = each.occurrence
                 place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line} {by.codes}" if by else ""
