@@ -200,7 +200,7 @@ def _tables(text: str) -> Iterator[tuple[str, str]]:
         kinds = {column: _HEADS[head.strip()] for column, head in enumerate(heads) if head.strip() in _HEADS}
         if not _OF_NAMES & {head.strip() for head in heads}:
             kinds = {column: kind for column, kind in kinds.items() if heads[column].strip() != "name"}
-        if len(heads) > 2 and kinds and sum(word[:1].isupper() for word in line.split(by)) * 2 > len(heads):
+        if len(heads) > 2 and kinds and sum(word.strip()[:1].isupper() for word in line.split(by)) * 2 > len(heads):
             for words in (each.split(by) for each in lines[at + 1 : at + 1000]):
                 if len(words) < len(heads):
                     break
