@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ncclprobe.host import SAMPLE
+from ncclprobe.model.errors import REFUSALS
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
@@ -312,17 +313,16 @@ class Redactor:
     # Where they stand.
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
-        ask, value = row.get("ask"), row.get("said")
-        new = {
-            key: value if key in ("ask", "said", "refused") else self._redact_fields(value)
-            for key, value in row.items()
-        }
+        ask, value = row.get("ask", []), row.get("said")
+        ours = isinstance(ask, list) and bool(ask) and row.get("refused") in (None, *REFUSALS)
+        kept = ("ask", "said", "refused") if ours and isinstance(value, str | None) else ()
+        new = {key: each if key in kept else self._redact_fields(each) for key, each in row.items()}
         if "capture" in row:
             return new | {"redacted": True, "origin": row.get("origin"), "tool": row.get("tool")}
-        if isinstance(ask, list) and ask and isinstance(value, str):
-            new["said"] = self._answer(tuple(ask), value)
-        if isinstance(ask, list):
+        if kept:
             new["ask"] = [self._redact_question_part(part, ask[0]) for part in ask]
+        if kept and isinstance(value, str):
+            new["said"] = self._answer(tuple(ask), value)
         return new
 
     def _redact_question_part(self, part: Any, kind: Any) -> Any:
