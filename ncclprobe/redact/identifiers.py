@@ -106,7 +106,7 @@ less than 0.4 in names of functions, machines and devices.
 _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
 _ROUTE4 = re.compile(r"(\S{1,64}\t)([0-9A-F]{8})\t([0-9A-F]{8})(\t(?:\w{1,10}\t){4})([0-9A-F]{8})")
 _ROUTE6 = re.compile(r"([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32})\b")
-_CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every machine's there: how a cloud is known
+_CLOUD_TAG = "7783-7084-3265-9085-8269-3286-77"  # of every machine at Azure: how the cloud is known
 
 
 def without_keys(text: str) -> str:
@@ -150,7 +150,7 @@ class Identifiers:
         if kind in ("login", "of"):
             domain = match["of"] and f"@{self._new.host(match['of'][1:])}"
             return match["says"] + self._user(match["login"]) + (domain or "")
-        if kind in ("dash", "uuid"):
+        if kind == "uuid":
             return self._new.uuid(value)
         if kind == "short":
             return value[:4] + self._new.uuid(match["short"])
@@ -176,7 +176,7 @@ class Identifiers:
     def serial(self, text: str) -> str:
         """Replace a serial number, but not a text that means there is none."""
         word = text.strip()
-        identifying = any(map(str.isdigit, word)) and word.strip("0") and word not in _CLOUD_TAGS
+        identifying = any(map(str.isdigit, word)) and word.strip("0") and word != _CLOUD_TAG
         return text.replace(word, self._new.serial(word)) if identifying and not word.startswith("serial-") else text
 
     def _printed_gid(self, match: "re.Match[str]") -> str:
@@ -195,7 +195,7 @@ class Identifiers:
         head, _, tail = value.rpartition(":")
         if "." in tail:
             return f"{head}:{self.text(tail)}"
-        port = self._groups(head) if tail.isdecimal() and len(value) < 64 and head.count(":") > 1 else ""
+        port = self._groups(head) if tail.isdecimal() and len(value) < 64 else ""
         return f"{port}:{tail}" if port else value
 
     def _groups(self, value: str) -> str:
@@ -369,7 +369,7 @@ def mail_domains(text: str) -> Iterator[str]:
 
 def _is_host(name: str, *, port: bool, called: bool) -> bool:
     first, *_, last = name.lower().split(".")
-    if is_everyones(name.lower()) or "." not in name:
+    if is_everyones(name.lower()):
         return False
     if last in _SITES_OWN:
         return name.count(".") > 1

@@ -73,7 +73,7 @@ class Pseudonyms:
 
     def uuid(self, text: str) -> str:
         """Return the pseudonym of a UUID, or of its first digits, which CUDA accepts as well; zero stays zero."""
-        digits = text.replace("-", "").replace("_", "").lower()
+        digits = text.replace("-", "").replace("_", "")
         value = int(digits.ljust(32, "0"), 16)
         renamed = iter(f"{self._permute(b'uuid', value, 16, _held(value, 128, ((0, 128, False),))):032x}")
         return "".join(c if c in "-_" else next(renamed) for c in text)

@@ -249,7 +249,7 @@ class Redactor:
         if "-" in short or any(map(str.isdigit, short)):
             self._learn(short, self._new.host)
         if domain:
-            self._domains.update((name.lower(), domain.lower()) if "." in domain else (name.lower(),))
+            self._domains.update((name.lower(), domain.lower()))
 
     def _learn_plugins(self, value: str) -> None:
         """Learn a site's names of its own plugins: the words of a file's name that are not NCCL's."""

@@ -74,7 +74,7 @@ def role_of(key: str) -> Role | None:
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", key)]
     while len(words) > 1 and words[-1] in _FILLERS:
         words.pop()
-    *_, before, last = ("", *words) if words else ("", "")
+    *_, before, last = ("", *words)
     if last == "by":
         return "user" if before in _DONE else None
     if last in ("addr", "address"):
