@@ -540,6 +540,17 @@ def _redactions_inputs() -> Rows:
         yield f"{number}", Redactor(KEY).text(line.replace("\\n", "\n")).split()
     for number, line in enumerate(Redactor(KEY).capture(site_capture()).splitlines()):
         yield f"answer {number}", line.split()
+    for number, line in enumerate((FORMS.parent / "near.txt").read_text(encoding="utf-8").splitlines()):
+        yield f"near {number}", _redacted(line).replace('"', "'").split()
+
+
+def _redacted(line: str) -> str:
+    """Redact a row of a capture, the command of a report, or a text."""
+    if line.startswith("{"):
+        return Redactor(KEY).capture(line)
+    if line.startswith("ncclprobe"):
+        return Redactor(KEY).report(replace(samples.SICK, command=line)).command
+    return Redactor(KEY).text(line.replace("\\n", "\n"))
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
