@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from zlib import crc32
 
 from fake_site import KEY
 from fake_site import capture as site_capture
@@ -25,7 +26,8 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from tests import nccl_tests_texts, pasted_cases, recorded_jobs
-from tests.checks.cases import cases_of, written
+from tests.log import single_hosts, single_ranks
+from tests.log.whole import cases
 
 TESTS = Path(__file__).parent
 DATA, CAPTURES = TESTS / "data", TESTS / "captures"
@@ -55,15 +57,13 @@ def _nccl_inputs(folder: Path) -> Rows:
 
 
 def _cases_inputs(folder: Path) -> Rows:
-    """Each bad case of a check of logs as a whole log: which of all causes is named, and what to do."""
-    for key in written():
-        texts = (
-            [row.facts for row in cases_of(key, "bad") if isinstance(row.facts, str)] if key.startswith("log.") else []
-        )
-        for number, text in enumerate(texts):
-            path = folder / f"{key.replace('/', '-')}-{number}.log"
-            path.write_text(text)
-            yield f"{key} {number}", ["explain", str(path)]
+    """A sixth of the single lines as whole logs: which of all causes is named, and what to do."""
+    every = (case for text in (*single_ranks.TEXTS, *single_hosts.TEXTS) for case in cases(text))
+    for case in (case for case in every if not crc32(case.name.encode()) % 6):
+        (path := folder / f"{crc32(case.name.encode())}").mkdir()
+        for name, text in case.files.items():
+            (path / name).write_text(text)
+        yield case.name, ["explain", str(path)]
 
 
 def _captures_inputs(_: Path) -> Rows:

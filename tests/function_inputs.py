@@ -45,6 +45,7 @@ from ncclprobe.session.ranks.identity import Devices, choose_backend
 from tests import captured_facts, expect_inputs, job_inputs, report_inputs, test_starts
 from tests.checks import cases
 from tests.facts import made_up_jobs
+from tests.log import single, single_hosts, single_ranks
 
 Rows = Iterator[tuple[str, object]]
 
@@ -399,6 +400,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),
     "backends": _backends_inputs,
     "layers": _layers_inputs,
+    "log-checks": lambda: single.outcomes((*single_ranks.TEXTS, *single_hosts.TEXTS)),
     "settings": _settings_inputs,
     **job_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,

@@ -88,9 +88,7 @@ def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Pa
     file.write_text("x = 1\n")
     typed = f"doctor --hosts a,b --json r.json -q --timeout=9 --config {file} --path data --backend gloo"
     words, texts = over_ssh._words(typed.split())
-    assert words == [
-        *("doctor", "--config", "{config}", "--path", str(Path.cwd() / "data"), "--backend", "gloo"),
-    ]
+    assert words == [*("doctor", "--config", "{config}", "--path", str(Path.cwd() / "data"), "--backend", "gloo")]
     assert texts == {"config": "x = 1\n"}
 
 

@@ -151,8 +151,7 @@ def test_a_network_is_called_as_the_plugins_file_calls_it() -> None:
 
 
 @each_row(
-    ("text", "left"),
-    [("1,0", ("GPU1", "GPU0")), ("0,9,1", ("GPU0",)), ("GPU-1", ("GPU1",)), ("", ()), ("MIG-1", None)],
+    ("text", "left"), [("1,0", ("GPU1", "GPU0")), ("0,9,1", ("GPU0",)), ("GPU-1", ("GPU1",)), ("", ()), ("MIG-1", None)]
 )
 def test_cuda_reads_its_list_up_to_the_first_entry_that_names_no_gpu(text: str, left: Any) -> None:
     one, other = machine(findings.zoo.CAPTURES / "rtx4090-2.jsonl").facts[Gpus].all

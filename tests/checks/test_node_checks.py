@@ -221,10 +221,7 @@ def of_nics(facts: dict[type, Any], device: str = "", **changes: Any) -> dict[st
     return {verdict.key: verdict for verdict in verdicts}
 
 
-@each_row(
-    ("machine", "number"),
-    [("hgx-h100", 3), ("hgx-h200", 5), ("dgx-a100", 7), ("dgx-b200", 0), ("dgx-1v", 2)],
-)
+@each_row(("machine", "number"), [("hgx-h100", 3), ("hgx-h200", 5), ("dgx-a100", 7), ("dgx-b200", 0), ("dgx-1v", 2)])
 def test_a_rail_that_is_down_or_slow_is_a_failure_and_explains_the_gpus_that_are_without(
     machine: str, number: int
 ) -> None:

@@ -17,20 +17,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report import junit, markdown, nodes, prometheus
 from tests.each_row import each_row, some
 
-from .samples import (
-    BAND,
-    HEALTHY,
-    INCONCLUSIVE,
-    ROW,
-    SICK,
-    SLOW,
-    fleet,
-    hostile,
-    report,
-    reports,
-    texts,
-    verdict,
-)
+from .samples import BAND, HEALTHY, INCONCLUSIVE, ROW, SICK, SLOW, fleet, hostile, report, reports, texts, verdict
 
 KINDS = {"healthy": HEALTHY, "sick": SICK, "inconclusive": INCONCLUSIVE, "hostile": hostile(), "fleet": fleet(30, 5)}
 

@@ -6,16 +6,7 @@ from ncclprobe.checks.env.fixtures import nccl
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.sync.settings import nccl_version
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import (
-    NOTHING_TO_SET,
-    Finding,
-    Related,
-    Status,
-    Verdict,
-    fail,
-    note,
-    warn,
-)
+from ncclprobe.model.findings import NOTHING_TO_SET, Finding, Related, Status, Verdict, fail, note, warn
 from ncclprobe.model.measurement import Fingerprint, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
 from ncclprobe.model.pair_results import PairRow

@@ -132,10 +132,7 @@ def refusal(path: Path, data: bytes) -> str:
         (WHOLE[: len(WHOLE) // 2], "not a complete ncclprobe.report/1 report"),
         ("", "not a complete"),
         ("[" * 100_000, ""),
-        (
-            '{"schema": "ncclprobe.report/0"}',
-            "its schema is ncclprobe.report/0; this version reads ncclprobe.report/1",
-        ),
+        ('{"schema": "ncclprobe.report/0"}', "its schema is ncclprobe.report/0; this version reads ncclprobe.report/1"),
         ('{"schema": "\x7f\\u001b[2J"}', "its schema is"),
         (json.dumps({k: v for k, v in PLAIN.items() if k != "schema"}), "missing required field `schema`"),
         ('{"schema": "ncclprobe.report/1", "schema": "ncclprobe.report/1"}', "the key schema appears twice"),

@@ -38,9 +38,7 @@ def test_pods_that_meet_have_a_secret_and_the_one_in_the_manifest_is_refused() -
 
 
 @each_row("path", MANIFESTS, ids=lambda path: path.stem)
-def test_kubernetes_takes_a_manifest_whose_policy_maps_every_exit_code_and_retries_no_wrong_usage(
-    path: Path,
-) -> None:
+def test_kubernetes_takes_a_manifest_whose_policy_maps_every_exit_code_and_retries_no_wrong_usage(path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     for job in some(jobs(path)):
         assert validate.validate(job, "1.31", strict=True)

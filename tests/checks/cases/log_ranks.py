@@ -146,25 +146,11 @@ CASES: Cases = {
         (recorded({0: "all_reduce", 1: "all_reduce"}), NO_LOG),
         (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), NO_LOG),
     ],
-    "log.rank-silent/ras-dead-process": [
-        ras_said(BEHIND),
-        ras_said(RAS_ERROR),
-    ],
-    "log.rank-silent/ras-no-answer": [
-        ras_said(BEHIND),
-        ras_said(DEAD),
-    ],
-    "log.collective-mismatch/ras-other-operations": [
-        ras_said(BEHIND),
-        ras_said(DEAD),
-    ],
-    "log.rank-behind/ras-rank-behind": [
-        ras_said(OTHER),
-        ras_said(DEAD),
-    ],
-    "log.gpu-failed/ras-error": [
-        ras_said(BEHIND),
-    ],
+    "log.rank-silent/ras-dead-process": [ras_said(BEHIND), ras_said(RAS_ERROR)],
+    "log.rank-silent/ras-no-answer": [ras_said(BEHIND), ras_said(DEAD)],
+    "log.collective-mismatch/ras-other-operations": [ras_said(BEHIND), ras_said(DEAD)],
+    "log.rank-behind/ras-rank-behind": [ras_said(OTHER), ras_said(DEAD)],
+    "log.gpu-failed/ras-error": [ras_said(BEHIND)],
     "log.rank-silent/rank-fell-silent": [
         ("FAIL unknown: n9 on n9", _LOST_ONE, Explained(failing=frozenset({(0, 1), (1, 1)}))),
         (_LOST_ONE, Explained(failing=frozenset({(0, 1)}))),
@@ -192,24 +178,20 @@ CASES: Cases = {
         "Direct RDMA Disabled for HCA 4 'mlx5_bond_0'",
         f"{INFO}Using network Socket\n{INFO}NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
     ],
-    "log.nvls/nvls-left-out": [
-        f"{WARN}{BIND} of size 2097152 : CUDA error 2 'out of memory'.",
-    ],
+    "log.nvls/nvls-left-out": [f"{WARN}{BIND} of size 2097152 : CUDA error 2 'out of memory'."],
     "log.networks-differ/link-layers-in-use": [
-        f"{INFO}NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>",
+        f"{INFO}NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>"
     ],
     "log.setting-refused": [
         (
             "FAIL job: n1:7 on n1",
             f"{WARN}Error : no algorithm/protocol available for function AllReduce. NCCL_ALGO was set to NVLS.",
-        ),
+        )
     ],
     "log.known-message": [
         (log_of("group_desc must not be None"), Explained()),
         (log_of("Something new went wrong"), Explained()),
         (log_of("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
     ],
-    "log.rank-behind/works-on-alone": [
-        ("FAIL job: example", _BAR),
-    ],
+    "log.rank-behind/works-on-alone": [("FAIL job: example", _BAR)],
 }
