@@ -9,7 +9,7 @@ from ncclprobe.engine.judge import shares
 from ncclprobe.host import pasted
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
-from tests.localise import drawn, meeting, slow_pairs, standing, standing_cases
+from tests.localise import drawn, meeting, mixed, slow_pairs, standing, standing_cases
 from tests.log import ends, events, healthy, others, parted, reasons, whole
 from tests.pasted_texts import judged
 
@@ -94,6 +94,7 @@ def _shares_inputs() -> Rows:
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
+    "mixed-jobs": mixed.rows,
     "arrivals": meeting.rows,
     "slow-pairs": slow_pairs.rows,
     "logs-ends": lambda: whole.outcomes((*ends.TEXTS, *healthy.TEXTS)),

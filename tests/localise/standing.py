@@ -4,7 +4,6 @@ tests/data/command_values/standing.txt has what is said of each case; tests/loca
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -124,28 +123,15 @@ def counts(*launched: int) -> RasAnswer:
 
 
 def kept(found: JobState) -> dict[str, object]:
-    """Return what is kept of an answer: classes, reasons, calls and files, who is at fault and what to do."""
+    """Return what is said of a job, in all words but those of the advice."""
     checks = (gone, absent, outside, apart, inside, untold)
     findings = [(check.id, each) for check in checks for each in check.run(found)]
+    answer = found.answer
+    rows = [f"{e.name}:{e.ranks}:{e.nodes}:{e.processes}:{e.reason}: {e.doing}" for e in found.classes]
     return {
-        "answer": found.answer,
-        "rows": [
-            f"{each.name}:{_ranks(each.ranks)}:{each.reason}:{_details(each.doing)}".replace(" ", "_")
-            for each in found.classes
-        ],
-        "seen": [f"{each.source}:{each.text}".replace(" ", "_") for each in found.classes[0].evidence],
-        "findings": [
-            f"{name}:{each.severity.value}:{each.blame}:{each.action}:{'_'.join(each.remedy.split()[:6])}"
-            for name, each in findings
-        ],
-        "where": f"{found.where} {_ranks(found.waiting)}".replace(" ", "_"),
+        "answer": (f"{answer.word}: {answer.message} ({answer.looked_s} s, {answer.calls} calls, {answer.sources})"),
+        "rows": rows,
+        "seen": [f"{each.source}: {each.text}" for row in found.classes for each in row.evidence],
+        "findings": [f"{name}:{e.severity.value}:{e.blame}:{e.action}: {e.remedy}" for name, e in findings],
+        "where": f"{found.where} {found.waiting} {answer.prepare}",
     }
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return ",".join(map(str, ranks))
-
-
-def _details(doing: str) -> str:
-    """Return the calls, files, lines, numbers and names of a sentence."""
-    return "_".join(re.findall(r"\([^()]*\)|[^\s,;()]*[\d:/_.]+[^\s,;()]*|\b(?:CPU|GPU|HTTP|asyncio)\b", doing))

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
-from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
+from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import Connection, JobLook, JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
@@ -16,6 +16,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.localise.mixed import STATES
 from tests.localise.standing import (
     C10D,
     GONE,
@@ -30,7 +31,6 @@ from tests.localise.standing import (
     UNSEEN,
     WAIT_OF_51,
     WAITS,
-    Both,
     Rows,
     both,
     counts,
@@ -42,7 +42,7 @@ from tests.localise.standing import (
     recorded_as,
     stuck_in,
 )  # fmt: skip
-from tests.localise.standing_wires import devices, inside, work
+from tests.localise.standing_wires import inside
 
 SPINS = replace(IDLE, state="R", call="running")
 ENDED = LiveRank("Z", 5.0, time_s=1000.0)
@@ -65,8 +65,6 @@ def rows() -> Rows:
         _stacks,
         _reasons,
         _arguments,
-        devices,
-        work,
         _many,
     ):
         yield from kind()
@@ -74,46 +72,17 @@ def rows() -> Rows:
 
 def _missing() -> Rows:
     """A rank for which two others wait, by the state of its process."""
-    lock = replace(IDLE, call="flock", wchan="locks_lock_inode_wait", file="/data/lock", holder=100)
-    left = replace(lock, holder=0, taker=100)
-    fifo = replace(IDLE, call="open", wchan="wait_for_partner", file="/data/in.fifo")
-    states = {
-        "sleeps": SLEEPS,
-        "a lock of threads": IDLE,
-        "stopped": STOPPED,
-        "a debugger": replace(STOPPED, state="t", tracer=9),
-        "a disk": replace(SLEEPS, state="D", wchan="nfs_wait_on_request"),
-        "frozen": replace(IDLE, frozen=True),
-        "a lock that rank 0 holds": lock,
-        "a lock of another process": replace(lock, holder=4711),
-        "a lock of nobody known": replace(lock, holder=0),
-        "a lock that was inherited": replace(left, users=(4711, 102)),
-        "a lock that was taken by rank 0": left,
-        "a FIFO": fifo,
-        "a file that is opened": replace(fifo, wchan="nfs_open"),
-        "its standard input": replace(IDLE, call="read", file="pipe:[7]", stdin=True),
-        "a pipe": replace(IDLE, call="read", file="pipe:[7]"),
-        "a pipe that is full": replace(IDLE, call="write", file="pipe:[7]"),
-        "requests": replace(IDLE, call="poll", file="a socket that listens at 127.0.0.1:8000", listens=True),
-        "no requests": replace(IDLE, call="poll", file="a socket that listens at 127.0.0.1:8000"),
-        "an answer": replace(IDLE, call="connect", file="10.0.0.9:443"),
-        "a disk to write": replace(IDLE, call="fsync", file="/data/x"),
-        "a signal": replace(IDLE, call="pause"),
-        "a child": replace(IDLE, call="wait4"),
-        "a call of no name": replace(IDLE, call="", wchan="frob_wait"),
-        "a sleep of no name": replace(IDLE, call="", wchan="hrtimer_nanosleep"),
-    }
-    for name, state in states.items():
-        yield f"missing: {name}", of_two(state)
-        yield f"without records: {name}", looked({0: WAITS, 1: WAITS, 2: both(state, still_s=20.0)})
-        yield f"without records, for a moment: {name}", looked({0: WAITS, 1: WAITS, 2: both(state, still_s=8.0)})
+    for name, (state, change) in STATES.items():
+        if isinstance(state, LiveRank) and not isinstance(change, Absent):
+            yield f"missing: {name}", of_two(state, later(state, **change))
+            for still_s in (20.0, 8.0):
+                seen = {0: WAITS, 1: WAITS, 2: both(state, **change, still_s=still_s)}
+                yield f"without records, for {still_s} s: {name}", looked(seen)
     for name, (first, second) in {"ended": (IDLE, GONE), "a zombie": (IDLE, ENDED), "denied": (UNSEEN, UNSEEN)}.items():
         yield f"missing: {name}", of_two(first, second)
     killed = both(IDLE, oom_kills=1)
     records = recorded(WAIT_OF_51, backend="gloo")
     yield "ended, where memory ran out", looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, records)
-    yield "absent, where memory ran out", looked({0: killed}, world=2, absent=(1,))
-    yield "absent, and another is at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, world=2, absent=(1,))
     yield "absent", looked({0: WAITS}, world=2, absent=(1,))
     yield "at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, stacks={0: (IN_LOADER, IN_LOADER[::-1])})
     for name, state, stack in product(
@@ -123,31 +92,6 @@ def _missing() -> Rows:
         at = later(state, cpu_s=5.0 + (state is SPINS))
         found = of_two(state, at, stacks=read, silent=(2,) if name == "late" else ())
         yield f"server {name}, {state.call}{state.state}, {stack[0].name if stack else 'no stack'}", found
-    minutes = {rank: calls.replace("970", "770").replace("960", "760") for rank, calls in WAIT_OF_51.items()}
-    for silent in ((), (2,)):
-        yield (
-            f"spins for minutes, silent {silent}",
-            of_two(SPINS, later(SPINS, cpu_s=6.0), texts=minutes, backend="nccl", silent=silent),
-        )
-    yield (
-        "stopped, all are in the call",
-        looked(
-            {0: WAITS, 1: WAITS, 2: both(STOPPED)}, recorded(dict.fromkeys(range(3), "all_reduce@970 all_reduce*@971"))
-        ),
-    )
-    yield (
-        "stopped, and answers nothing",
-        looked(
-            {0: WAITS, 1: WAITS, 2: both(STOPPED)},
-            recorded(dict.fromkeys(range(2), "all_reduce@970 all_reduce*@971"), world=3, backend="gloo"),
-        ),
-    )
-    unknown = {0: WAITS, 1: both(SLEEPS), 2: both(STOPPED)}
-    yield "stopped, without records and servers", looked(unknown, silent=(0, 1, 2))
-    yield (
-        "a lock beside a rank at work",
-        looked({0: both(SPINS, cpu_s=6.0, faults=9000), 1: WAITS, 2: both(lock, still_s=20.0)}),
-    )
 
 
 def _at_work() -> Rows:
@@ -160,18 +104,13 @@ def _at_work() -> Rows:
         "bytes": [{"moved_bytes": 65_000}, {"moved_bytes": 66_000}, {"moved_bytes": 300_000_000}],
         "threads": [{"others_ran_s": 0.019}, {"others_ran_s": 0.021}],
         "quota": [{"held_s": 0.8}],
+        "swap": [{"swapped_bytes": 63 << 20}, {"swapped_bytes": 65 << 20}],
+        "memory": [{"memory_s": 0.09}, {"memory_s": 0.11}],
     }  # fmt: skip
     for name, each in changes.items():
         for change in each:
             yield f"{name}: {change}", of_two(IDLE, later(IDLE, **change))
     yield "over five seconds", of_two(IDLE, later(IDLE, 5.0, cpu_s=5.4, moved_bytes=300_000))
-    for mib in (63, 65):
-        yield f"{mib} MiB in swap", of_two(SLEEPS, later(SLEEPS, swapped_bytes=mib << 20))
-    for memory_s in (7.0, 7.09, 7.6):
-        yield (
-            f"without memory until {memory_s}",
-            of_two(replace(SLEEPS, memory_s=7.0), later(SLEEPS, memory_s=memory_s)),
-        )
     for cpu_s in (3.0, 0.08, 0.021, 0.019):
         compiler = Child("S", 3.0, pid=7, name="cc1plus")
         then = replace(compiler, cpu_s=3.0 + cpu_s, queued_s=0.4)
@@ -245,22 +184,9 @@ def _children() -> Rows:
 
 def _records() -> Rows:
     """What torch and NCCL have recorded of the calls of ranks."""
-    usual = "all_reduce@900 all_reduce@950 all_reduce*@998"
-    yield "no longer than usual", recorded_as(usual, usual, "all_reduce@900 all_reduce@950")
-    for first, second in ((3, 2), (2, 2)):
-        calls = [recorded({0: "all_reduce " * n + "all_reduce*", 1: "all_reduce " * n}) for n in (5 - first, second)]
-        yield f"calls grow from {5 - first} to {second}", looked({0: WAITS, 1: WAITS}, *calls)
     reduces, gathers = "all_reduce@970 all_reduce*@971", "all_reduce@970 all_gather*@971"
     yield "another call", recorded_as(reduces, gathers, reduces)
-    yield "two calls", recorded_as(reduces, gathers)
-    texts = {0: reduces, 1: "all_reduce@970 1/all_reduce*@971", 2: reduces}
-    dumps = recorded(texts, backend="gloo").dumps
-    unknown = [[replace(g, ranks=(), desc=g.desc or "undefined") for g in each.groups] for each in dumps]
-    records = tuple(replace(each, groups=tuple(own)) for each, own in zip(dumps, unknown, strict=True))
-    yield "groups of unknown members", looked(dict.fromkeys(range(3), WAITS), FlightRecords(records))
     yield "a rank that is not here", looked({0: WAITS}, recorded(dict.fromkeys((0, 1), "all_reduce*@900")), world=2)
-    four = recorded(dict.fromkeys(range(2), reduces), world=4, backend="gloo")
-    yield "a node that was not looked at", looked(dict.fromkeys(range(2), WAITS), four, world=4)
     for second in (610, 800, 945, 935):
         calls = [f"all_reduce@600 all_reduce@{second}"] * 2
         yield f"outside of calls since {second}", recorded_as(*calls, state=both(SLEEPS), backend="nccl")
@@ -278,14 +204,8 @@ def _records() -> Rows:
         before, last = said.rpartition(" ")[::2]
         texts = {0: f"{before} {last.replace('@', '*@')}", 1: f"{before} {last.replace('@', '*@')}", 2: before}
         yield f"a pause: {said}, {switches}", of_two(state, later(state, switches=switches), texts=texts)
-    spins, still = both(IDLE, cpu_s=5.9), {second: both(SLEEPS, still_s=second) for second in (42.0, 2.0)}
-    for second, sleeps in still.items():
-        for least in (50, 51):
-            answer = counts(51, 51, least)
-            yield f"RAS, {least} for {second} s", looked({0: spins, 1: spins, 2: sleeps}, ras=(answer, answer))
-    for before_, after in (((51, 51, 50), (52, 52, 51)), ((51,) * 3, (57,) * 3), ((51,) * 3, (51, 51, 50))):
-        asleep = dict.fromkeys(range(3), still[42.0])
-        yield f"RAS, {before_} then {after}", looked(asleep, ras=(counts(*before_), counts(*after)))
+    asleep = dict.fromkeys(range(3), both(SLEEPS, still_s=42.0))
+    yield "RAS, one went back", looked(asleep, ras=(counts(51, 51, 51), counts(51, 51, 50)))
 
 
 def _in_records() -> Rows:
@@ -306,80 +226,33 @@ def _in_records() -> Rows:
         yield f"records, and the missing one in {name}", of_two(IDLE, stacks=read)
         yield f"records, and the missing one late in {name}", of_two(IDLE, stacks=read, silent=(2,))
     yield "in init, and one has no process", in_stacks(IN_INIT, IN_INIT, world=3, absent=(2,))
-    one_stopped, alike = {0: WAITS, 1: WAITS, 2: both(STOPPED)}, counts(51, 51, 51)
-    yield "RAS, and one is stopped", looked(one_stopped, ras=(alike, alike))
-    yield (
-        "stacks of one call, and one is stopped",
-        in_stacks(IN_ALL_REDUCE, IN_ALL_REDUCE, IN_ALL_REDUCE, states=[*[both(IDLE, still_s=40.0)] * 2, both(STOPPED)]),
-    )
 
 
 def _stacks() -> Rows:
     """What stacks show where torch has recorded nothing."""
-    yield "one is elsewhere", in_stacks(IN_ALL_REDUCE, IN_ALL_REDUCE, IN_LOADER, states=[both(IDLE, 5.0)] * 3)
-    for still_s in (2.9, 5.0, 9.0, 10.0):
-        yield (
-            f"one is elsewhere for {still_s} s",
-            in_stacks(IN_ALL_REDUCE, IN_LOADER, states=[both(IDLE, still_s=still_s)]),
-        )
-    gathers = (replace(IN_ALL_REDUCE[0], name="all_gather"), replace(OWN, line=50))
-    receives = (replace(IN_ALL_REDUCE[0], name="recv"), replace(OWN, line=50))
+    gathers, receives = (
+        (replace(IN_ALL_REDUCE[0], name=name), replace(OWN, line=50)) for name in ("all_gather", "recv")
+    )
     ends = Connection(100, "127.0.0.1:5", "127.0.0.1:9"), Connection(101, "127.0.0.1:9", "127.0.0.1:5")
-    sent = replace(ends[0], acknowledged_bytes=1 << 20), ends[1]
-    for name, more in {"": {}, ", of six": {"world": 6}, ", connected": {"wires": (ends, ends)},
-                       ", and one sent": {"wires": (ends, sent)}}.items():  # fmt: skip
-        yield f"different calls{name}", in_stacks(IN_ALL_REDUCE, gathers, IN_ALL_REDUCE, states=[WAITS] * 3, **more)
-    yield "two receive", in_stacks(receives, receives, IN_ALL_REDUCE, states=[WAITS] * 3)
-    woke = both(IDLE, 5.0, switches=9)
-    yield "they woke", in_stacks(IN_ALL_REDUCE, IN_LOADER, states=[woke, woke])
-    for stack in (receives, IN_LOADER, IN_ALL_REDUCE):
-        read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2}
-        yield f"records, and one in {stack[0].name}, line {stack[-1].line}", of_two(IDLE, stacks=read)
-    barrier = (replace(IN_ALL_REDUCE[0], name="monitored_barrier"), IN_ALL_REDUCE[1])
-    states = {0: both(IDLE, still_s=28.0), 1: both(IDLE, still_s=12.0), 2: both(SLEEPS)}
-    done = recorded(dict.fromkeys(range(3), "all_reduce@970 all_reduce@971"), backend="gloo")
-    read = {0: (barrier,) * 2, 1: (barrier,) * 2, 2: (IN_LOADER,) * 2}
-    yield "a call that torch does not record", looked(states, done, stacks=read)
-    yield "the same without stacks", looked(states, done)
-    waits = replace(IDLE, still_s=40.0)
-    for name, stacks, state, after in (
-        ("one is in a queue", (IN_C, IN_C, IN_QUEUE), waits, {}),
-        ("all are there", (IN_C, IN_C, IN_C), waits, {}),
-        ("few are there", (IN_C, IN_QUEUE, IN_QUEUE), waits, {}),
-        ("for a moment", (IN_C, IN_C, IN_QUEUE), replace(waits, still_s=3.0), {}),
-        ("polling", (IN_C, IN_C, IN_QUEUE), replace(waits, call="poll"), {}),
-        ("they woke", (IN_C, IN_C, IN_QUEUE), waits, {"switches": 9}),
-    ):
-        yield f"a wait in C: {name}", in_stacks(*stacks, states=[both(state, **after)] * 3)  # type: ignore[arg-type]
-    for changes in ({}, {"cpu_s": 5.9, "faults": 9000}):
-        idle = both(replace(IDLE, still_s=40.0), **changes)
-        yield (
-            f"in backward, {changes}",
-            in_stacks(IN_BACKWARD, IN_LOADER, IN_BACKWARD, states=[idle, both(SLEEPS), idle]),
-        )
+    yield "different calls", in_stacks(IN_ALL_REDUCE, gathers, IN_ALL_REDUCE, states=[WAITS] * 3, wires=(ends, ends))
+    read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (receives,) * 2}
+    yield "records, and one in recv", of_two(IDLE, stacks=read)
+    yield "a wait in C", in_stacks(IN_C, IN_C, IN_QUEUE, states=[both(replace(IDLE, still_s=40.0))] * 3)
     for native, age_s in ((True, 60.0), (True, 13.0), (True, 7.0), (False, 60.0)):
         tries = replace(SLEEPS, native=native, age_s=age_s, still_s=0.3)
         states_ = [both(SLEEPS), *[both(tries, switches=8)] * 2]
         yield f"they try to join, {native}, {age_s}", in_stacks(IN_LOADER, IN_INIT, IN_INIT, states=states_)
-    buffers = (FlightFrame("_sync_buffers", f"{PACKAGES}/torch/nn/parallel/distributed.py", 9), OWN)
-    yield "the forward of a wrapped model", in_stacks(buffers, in_call("barrier"), in_call("barrier"))
     for odd in ((0,), (0, 1)):
         calls = [in_call("all_gather_object") if rank in odd else IN_BACKWARD for rank in range(5)]
         yield f"{len(odd)} in a call beside backward", in_stacks(*calls)
     builds = (FlightFrame("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py", 1), OWN)
-    for state, stack in ((SLEEPS, (OWN,)), (IDLE, builds), (IDLE, (OWN,))):
-        states_ = [both(IDLE, still_s=40.0), both(state), both(IDLE, cpu_s=9.0, faults=9999)]
-        yield (
-            f"{state.call} in {stack[0].name} beside one at work",
-            in_stacks(IN_ALL_REDUCE, stack, (OWN,), states=states_),
-        )
+    states_ = [both(IDLE, still_s=40.0), both(IDLE), both(IDLE, cpu_s=9.0, faults=9999)]
+    yield "an extension is built beside one at work", in_stacks(IN_ALL_REDUCE, builds, (OWN,), states=states_)
     reads, accepts = replace(IDLE, call="recvfrom", file="socket:[7]"), replace(IDLE, call="accept", listens=True)
     pair = (Connection(101, "127.0.0.1:5", "127.0.0.1:9", inode=7), Connection(100, "127.0.0.1:9", "127.0.0.1:5"))
     for own in (accepts, replace(accepts, listens=False)):
         states = {0: both(own, still_s=30.0), 1: both(reads, still_s=30.0)}
         yield f"one reads from one that accepts, {own.listens}", looked(states, wires=(pair, pair))
-    end = (FlightFrame("_shutdown", f"{PYTHON}/threading.py", 1590),)
-    yield "the end of a program", looked({0: WAITS, 1: (IDLE, GONE)}, stacks={0: (end, end), 1: ((), ())})
     asks = replace(IDLE, call="poll", file="socket:[7]")
     wires = ((Connection(101, "127.0.0.1:5", "127.0.0.1:29500", inode=7),),) * 2
     for busy in ({"cpu_s": 9.0, "faults": 9999}, {}):
@@ -451,31 +324,15 @@ def _arguments() -> Rows:
     one, tag = {"ranks": "[0, 1]"}, {"tag": "0"}
     for name, values in (
         ("broadcast", [{"src": "1", "group_src": "1"}, {"src": "0", "group_src": "0"}]),
-        ("broadcast", [{"src": "0"}, {"src": "0"}, {"src": "1"}]),
-        ("broadcast", [{"src": "0"}, {}]),
         ("new_group", [one | {"group_name": "2"}, one | {"group_name": "1"}]),
         ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///" + "b" * 70}]),
-        ("init_process_group", [{"rank": "1"}, {"rank": "1"}]),
         ("init_process_group", [{"rank": "1"}, {"rank": "0"}]),
         ("all_reduce", [{"group": "given"}, {"group": "default"}]),
         ("recv", [{"src": "2"}, {"dst": "0"}, {"src": "1"}]),
         ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "4"}]),
-        ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "5"}]),
         ("recv", [{"src": "1"} | tag, {"src": "2"} | tag, {"src": "0"} | tag]),
-        ("send", [{"dst": "1"}, {"dst": "0"}]),
-        ("recv", [{"src": "1"}, {"dst": "2"}, {"src": "1"}]),
     ):
         yield f"{name} {values}", in_stacks(*(in_call(name, **each) for each in values))
-    gather = [in_call("gather", dst="0"), in_call("gather", dst="1"), in_call("barrier")]
-    yield "other arguments beside a further call", in_stacks(*gather)
-    yield "other arguments of other calls", in_stacks(in_call("broadcast", src="0"), in_call("all_reduce"))
-    mixed = [in_call("broadcast"), in_call("recv", src="0"), in_call("recv", src="1"), in_call("broadcast")]
-    yield "a receive from one in a collective", in_stacks(*mixed)
-    records = {0: "broadcast*@970", 3: "broadcast*@970", 1: "all_reduce@900", 2: "all_reduce@900"}
-    yield "the same with records", in_stacks(*mixed, first=recorded(records))
-    roots = [in_call("broadcast", src=str(rank)) for rank in range(2)]
-    texts = dict.fromkeys(range(2), "broadcast@970 broadcast*@971")
-    yield "records of one call with other roots", in_stacks(*roots, first=recorded(texts, backend="gloo"))
     made = recorded({0: "all_reduce@960 all_reduce*@970", 1: "all_reduce@960 all_gather*@970"})
     bare = replace(made, dumps=tuple(replace(each, stacks=tuple(() for _ in each.stacks)) for each in made.dumps))
     lines = in_call("all_reduce"), (in_call("all_gather")[0], replace(OWN, line=50))
@@ -492,28 +349,15 @@ def _many() -> Rows:
         child = Child("D", 1.0, "nfs_wait", "read", "/data/x", pid=5000 + rank, name="pt_data_worker", pipes=pipe)
         return replace(IDLE, call="poll", wchan="", pipes=pipe, children=(child,))
 
-    kinds: Mapping[str, list[Both]] = {
-        "at work": [both(IDLE, moved_bytes=100_000_000 + rank * 1_000_000) for rank in range(count)],
-        "loaders on a disk": [both(loads(rank)) for rank in range(count)],
-        "denied": [(Absent(f"process {100 + rank}: permission denied", "Denied"),) * 2 for rank in range(count)],
-        "ended": [(IDLE, Absent(f"process {100 + rank}: it has ended", "Missing")) for rank in range(count)],
-        "reading shards": [both(replace(IDLE, call="read", file=f"/data/shard-{rank}")) for rank in range(count)],
-    }
-    for name, states in kinds.items():
-        own = {rank: WAITS if rank < 2 else states[rank] for rank in range(count)}
-        yield f"62 ranks: {name}", looked(own, recorded(calls, backend="gloo"))
+    loading = {rank: WAITS if rank < 2 else both(loads(rank)) for rank in range(count)}
+    yield "62 ranks, whose loaders wait for a disk", looked(loading, recorded(calls, backend="gloo"))
     why: Any = Absent("py-spy is not installed; run `pip install py-spy`", "Missing")
     yield "stacks that were not read", looked({0: WAITS, 1: (UNSEEN, UNSEEN)}, stacks={0: (why, why), 1: (why, why)})
-    yield "stacks that nobody asked for", looked({0: WAITS, 1: WAITS})
-    yield "stacks that were read", in_stacks((OWN,), (OWN,), states=[WAITS, WAITS])
     launch = Launch("torchrun", rank=0, world_size=4, local_rank=0, local_world_size=1, nnodes=2)
     process = JobProcess(100, 1, "python", 0, launch)
     looks = JobLooks(JobLook((IDLE,), servers=("no server",)), JobLook((later(IDLE),), servers=("no server",)))
-    done = JobLooks(replace(looks.first, servers=("",)), replace(looks.second, servers=("",)))
     slurm = replace(process, settings={"SLURM_JOB_ID": "4711"})
     by_hand = replace(slurm, launch=replace(launch, kind="environment", nnodes=None))
     by_hand = replace(by_hand, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
-    one_node = replace(process, launch=replace(launch, nnodes=1))
-    for name, rank, found in (("of Slurm", slurm, looks), ("by hand", by_hand, looks), ("of torchrun", process, looks),
-                              ("of one node", one_node, looks), ("whose server answers", one_node, done)):  # fmt: skip
-        yield f"one rank {name}", stand({"n1": (LocalRanks((rank,)), found)})
+    for name, rank in (("of Slurm", slurm), ("by hand", by_hand), ("of torchrun", process)):
+        yield f"one rank {name}", stand({"n1": (LocalRanks((rank,)), looks)})
