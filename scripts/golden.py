@@ -2,7 +2,7 @@
 """Write what tests keep: the findings of captured machines, the values of bad cases with the edges
 of their numbers, the values of whole commands and functions, and the signs of causes that ncclprobe ships.
 
-    .venv/bin/python scripts/golden.py [captures | cases | edges | changes | signs | FILE of command_values …]
+    .venv/bin/python scripts/golden.py [captures | cases | edges | changes | mixes | signs | FILE of command_values …]
 
 Without a name: all of it. Read the difference before committing: is each line true, and of help?
 """
@@ -23,6 +23,7 @@ from tests import command_values
 from tests.checks.cases import VALUES, case_values, checks
 from tests.checks.changes import CHANGES, changes
 from tests.checks.edges import EDGES, edges
+from tests.checks.mixes import MIXES, mixes
 
 
 def main() -> int:
@@ -33,6 +34,7 @@ def main() -> int:
         "signs": lambda: write_lines(SIGNS, signs()),
         "edges": lambda: write_lines(EDGES, edges(checks())),
         "changes": lambda: write_lines(CHANGES, changes(checks())),
+        "mixes": lambda: write_lines(MIXES, mixes(checks())),
         **{name: partial(write_values, name) for name in command_values.FILES},
     }
     for name in sys.argv[1:] or parts:

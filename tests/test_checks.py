@@ -13,6 +13,7 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from tests.checks.cases import VALUES, Row, case_values, checks, said, written
 from tests.checks.changes import CHANGES, changes
 from tests.checks.edges import EDGES, moved
+from tests.checks.mixes import MIXES, otherwise
 from tests.kept import difference
 
 CHECKS = checks()
@@ -48,7 +49,7 @@ def test_every_case_leads_to_the_severity_blame_subject_and_nodes_that_its_row_b
 def test_what_users_read_of_every_bad_case_is_what_was_read() -> None:
     """How bad, whose fault, which rank, NIC, line or limit: a message may be reworded, its values may not change."""
     kept, now = VALUES.read_text(encoding="utf-8").splitlines(), list(case_values(CHECKS))
-    assert {*kept} == {*now}, difference("golden.py cases edges changes applies", kept, now)
+    assert {*kept} == {*now}, difference("golden.py cases edges changes mixes applies", kept, now)
     assert len(kept) == len(now) > 800
     assert {rule.key for rule in CHECKS} == {line.partition(" ")[0] for line in kept}
 
@@ -56,7 +57,7 @@ def test_what_users_read_of_every_bad_case_is_what_was_read() -> None:
 def test_every_number_that_a_check_judges_has_the_edge_that_was_read() -> None:
     """On both sides of each: a threshold a little off, or `<` in place of `<=`, must fail here."""
     kept = EDGES.read_text(encoding="utf-8").splitlines()
-    assert list(moved(CHECKS, kept)) == [], difference("golden.py cases edges changes applies", (), ())
+    assert list(moved(CHECKS, kept)) == [], difference("golden.py cases edges changes mixes applies", (), ())
     assert len(kept) > 400
     assert len({line.partition("\t")[0] for line in kept}) > 100
 
@@ -64,8 +65,15 @@ def test_every_number_that_a_check_judges_has_the_edge_that_was_read() -> None:
 def test_what_a_check_says_of_its_cases_after_one_change_is_what_was_read() -> None:
     """A condition that is dropped, or asks for too much, must fail here: tests.checks.changes."""
     kept, now = CHANGES.read_text(encoding="utf-8").splitlines(), list(changes(CHECKS))
-    assert {*kept} == {*now}, difference("golden.py cases edges changes applies", kept, now)
+    assert {*kept} == {*now}, difference("golden.py cases edges changes mixes applies", kept, now)
     assert len(kept) > 4000
+
+
+def test_what_a_check_says_of_mixed_cases_is_what_was_read() -> None:
+    """Two conditions at once, another order, a part twice or unknown: tests.checks.mixes."""
+    kept = MIXES.read_text(encoding="utf-8").splitlines()
+    assert list(otherwise(CHECKS, kept)) == [], difference("golden.py cases edges changes mixes applies", (), ())
+    assert len({line.partition(" ")[0] for line in kept}) > 180
 
 
 def test_every_case_is_of_a_check() -> None:

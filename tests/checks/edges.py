@@ -136,7 +136,7 @@ def _places(value: Any, path: str = "", field: str = "") -> Iterator[Place]:
     if isinstance(value, bool | int | float):
         yield Place(path, field, value, lambda new: new)
         return
-    for name, part, put in _parts(value):
+    for name, part, put in parts(value):
         inner = field if isinstance(value, Mapping | tuple | list) else f"{type(value).__name__}.{name}"
         for each in _places(part, f"{path}/{name}", inner):
             yield each._replace(put=_through(each.put, put))
@@ -146,7 +146,7 @@ def _through(inner: Callable[[Number], Any], outer: Callable[[Any], Any]) -> Cal
     return lambda new: outer(inner(new))
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any, Callable[[Any], Any]]]:
+def parts(value: Any) -> Iterator[tuple[str, Any, Callable[[Any], Any]]]:
     """Yield the parts of a value by their names, each with what makes the value with another part in its place."""
     if isinstance(value, Struct):
         for name in type(value).__match_args__:

@@ -255,10 +255,7 @@ DGX_B200 = Machine(
         _VENDORS,
     ),
     processors=Processors("INTEL(R) XEON(R) PLATINUM 8570", {0: "0-55,112-167", 1: "56-111,168-223"}, 21),
-    tree=(
-        *_rails(*((Switch((f"GPU{n}",)), Switch((f"mlx5_{n}",))) for n in range(8))),
-        Root("0000:f8", 1, ("eno1",)),
-    ),
+    tree=(*_rails(*((Switch((f"GPU{n}",)), Switch((f"mlx5_{n}",))) for n in range(8))), Root("0000:f8", 1, ("eno1",))),
     firmware=Firmware("NVIDIA", "DGXB200", "DGXB200"),
     software=replace(_CUDA_12_8, fabric_manager=True),
     gpu=B200,
@@ -299,10 +296,7 @@ GB200_TRAY = Machine(
     kernel="6.8.0-1025-nvidia-64k",
     distribution="Ubuntu 24.04.2 LTS",
     words=words(
-        4,
-        [f"mlx5_{n}" for n in range(4)],
-        "NV18",
-        NODE=["GPU0 GPU1 mlx5_0 mlx5_1", "GPU2 GPU3 mlx5_2 mlx5_3"],
+        4, [f"mlx5_{n}" for n in range(4)], "NV18", NODE=["GPU0 GPU1 mlx5_0 mlx5_1", "GPU2 GPU3 mlx5_2 mlx5_3"]
     ),
 )
 
@@ -489,9 +483,7 @@ L40S_8 = Machine(
     kernel="6.8.0-60-generic",
     distribution="Ubuntu 24.04.2 LTS",
     words=words(
-        8,
-        PIX=["GPU0 GPU1", "GPU2 GPU3", "GPU4 GPU5", "GPU6 GPU7"],
-        NODE=["GPU0 GPU1 GPU2 GPU3", "GPU4 GPU5 GPU6 GPU7"],
+        8, PIX=["GPU0 GPU1", "GPU2 GPU3", "GPU4 GPU5", "GPU6 GPU7"], NODE=["GPU0 GPU1 GPU2 GPU3", "GPU4 GPU5 GPU6 GPU7"]
     ),
 )
 

@@ -251,11 +251,7 @@ class Plant(Struct, frozen=True):
 
 
 def plant(
-    told: str,
-    *changes: Change,
-    like: str = "hgx-h100",
-    also: tuple[str, ...] = (),
-    renamed: tuple[str, str] = ("", ""),
+    told: str, *changes: Change, like: str = "hgx-h100", also: tuple[str, ...] = (), renamed: tuple[str, str] = ("", "")
 ) -> Plant:
     """Return a fault; `told` is its name, what is planted, and the finding."""
     name, planted, finding = told.split(" | ")
@@ -302,8 +298,7 @@ RDMA = (
         "ib-half-rate | a port at HDR beside seven at NDR | fail ib.rate mlx5_3:1", _port(rate="200 Gb/sec (4X HDR)")
     ),
     plant(
-        "uverbs-closed | /dev/infiniband/uverbs4 does not open | fail ib.perm mlx5_4",
-        closed("/dev/infiniband/uverbs4"),
+        "uverbs-closed | /dev/infiniband/uverbs4 does not open | fail ib.perm mlx5_4", closed("/dev/infiniband/uverbs4")
     ),
     plant(
         "ib-flaps | a link that went down four times | warn ib.losses mlx5_3",

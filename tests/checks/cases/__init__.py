@@ -77,14 +77,18 @@ def case_values(rules: Iterable[Check]) -> Iterator[str]:
     for rule in rules:
         other = [row.facts for row in cases_of(rule.key, "other") if not row.must.startswith("UNKNOWN")]
         for number, example in enumerate([*rule.bad_examples(), *other]):
-            for each in rule.run(*example):
-                texts = (each.message, each.remedy, each.headline, each.seen, each.confidence.how)
-                words = [" ".join(text.split()) for text in texts]
-                what = " | ".join(filter(None, [f"{said([each])}, {each.action}, {each.confidence.level}", *words]))
-                by = each.occurrence
-                place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line} {by.codes}" if by else ""
-                loss = f" -{each.loss:.3f} {each.lost_GBps or 0:.4g}" if each.loss is not None else ""
-                yield f"{rule.key} {number}: {what}{loss}{place}"
+            yield from (f"{rule.key} {number}: {values(each)}" for each in rule.run(*example))
+
+
+def values(finding: Finding) -> str:
+    """Return what a user reads of a finding."""
+    texts = (finding.message, finding.remedy, finding.headline, finding.seen, finding.confidence.how)
+    words = [" ".join(text.split()) for text in texts]
+    what = " | ".join(filter(None, [f"{said([finding])}, {finding.action}, {finding.confidence.level}", *words]))
+    by = finding.occurrence
+    place = f" @ {by.ranks} {by.hosts} {by.peers} {by.peer_hosts} {by.line} {by.codes}" if by else ""
+    loss = f" -{finding.loss:.3f} {finding.lost_GBps or 0:.4g}" if finding.loss is not None else ""
+    return f"{what}{loss}{place}"
 
 
 def cases_of(key: str, kind: str) -> list[Row]:

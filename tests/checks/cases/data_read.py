@@ -50,8 +50,7 @@ CASES: Cases = {
         (on_nodes(ROW, _GONE),),  # data.path says it
         (
             on_nodes(
-                replace(ROW, content=Content(10_000, "", cut=True)),
-                replace(ROW, content=Content(9, "", cut=True)),
+                replace(ROW, content=Content(10_000, "", cut=True)), replace(ROW, content=Content(9, "", cut=True))
             ),
         ),
     ],

@@ -50,6 +50,14 @@ BOND0 = interface("bond0", 6, "10.2.0.5", virtual=True, kind="bond")
 _BARE = roce("mlx5_3", (LINK_LOCAL, V1), (LINK_LOCAL, V2))
 
 
+def _hca(text: str) -> Settings:
+    return setting("NCCL_IB_HCA", text)
+
+
+def _at(address: str) -> Settings:
+    return setting("NCCL_COMM_ID", address)
+
+
 def _board(name: str, address: str) -> Interface:
     """Return a network over USB."""
     return replace(interface(name, 2, address), driver="cdc_ether")
@@ -59,9 +67,7 @@ _gid_index = rows_of(settings=PLAIN, fabric=fabric(roce("mlx5_3", *USUAL)), laun
 _ifname_match = rows_of(
     settings=setting("NCCL_SOCKET_IFNAME", "lo"), interfaces=PLAIN_HOST, launch=ALONE, software=NO_NCCL, fabric=hcas(8)
 )
-_comm_id = rows_of(
-    settings=setting("NCCL_COMM_ID", "[fd00::1"), interfaces=PLAIN_HOST, software=NO_NCCL, named_host=CommIdHost()
-)
+_comm_id = rows_of(settings=_at("[fd00::1"), interfaces=PLAIN_HOST, software=NO_NCCL, named_host=CommIdHost())
 _gloo_mismatch = rows_of(
     environment=Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}),
     settings=PLAIN,
@@ -83,14 +89,15 @@ def _gloo(names: str) -> Environment:
 
 
 _hca_dup = rows_of(
-    settings=setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
-    fabric=hcas(4),
-    gpus=gpus(8),
-    software=NO_NCCL,
-    launch=ONE_NODE,
+    settings=_hca("=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), fabric=hcas(4), gpus=gpus(8), software=NO_NCCL, launch=ONE_NODE
 )
 _ifname_virtual = rows_of(settings=PLAIN, interfaces=DOCKER_HOST, choices=over("Socket"), software=NO_NCCL)
 _ORACLE = Machine(cloud="oracle")
+_AWS = Machine(cloud="aws", instance_type="p5en.48xlarge")
+_TAILSCALE = interface("tailscale0", 2, "100.64.0.7", virtual=True)
+_ETH10 = Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5")))
+_SWAPPED = having(FI_PROVIDER="tcp", NCCL_NET_PLUGIN="none", FI_EFA_FORK_SAFE="1")
+_OF_UCX = ("rc_x,cuda", "ud", "dc", "ib", "all", "^tcp")
 _vendor = rows_of(settings=PLAIN, machine=ANY, choices=STARTS, interfaces=ANY, launch=TWO_NODES)
 CASES: Cases = {
     "env.hca/pkey": [
@@ -122,65 +129,50 @@ CASES: Cases = {
         _gid_index(fabric(_BARE), ALONE),
     ],
     "env.hca/hca-match": [
-        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
-        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
-        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
-        ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
-        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
-        (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
-        (setting("NCCL_IB_HCA", "mlx5_0"), fabric(downed("mlx5_0")), TWO_NODES, NO_NCCL),
-        (setting("NCCL_IB_HCA", "mlx5_0"), EFA, TWO_NODES, NO_NCCL),
-        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
-        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
+        ("WARN job: NCCL_IB_HCA", _hca("=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
+        ("FAIL job: NCCL_IB_HCA", _hca("=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        ("FAIL job: NCCL_IB_HCA", _hca("mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
+        ("FAIL job: NCCL_IB_HCA", _hca("^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        ("WARN job: NCCL_IB_HCA", _hca("mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
+        (_hca("=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
+        (_hca("^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
+        (_hca("mlx5_0"), fabric(downed("mlx5_0")), TWO_NODES, NO_NCCL),
+        (_hca("mlx5_0"), EFA, TWO_NODES, NO_NCCL),
+        (_hca("mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
+        (_hca("mlx5_0"), Fabric(), ALONE, NO_NCCL),
     ],
     "env.hca/hca-prefix": [
-        ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, TEN))),
-        (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, TEN))),
-        (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
-        (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, TEN))),
+        ("WARN job: NCCL_IB_HCA", _hca("^mlx5_1"), fabric(*map(port, TEN))),
+        (_hca("=mlx5_1"), fabric(*map(port, TEN))),
+        (_hca("mlx5_1"), hcas(8)),
+        (_hca("mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, TEN))),
     ],
     "env.hca/hca-dup": [
-        _hca_dup("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_8"), WITH_STORAGE),
-        _hca_dup("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), gpus(4)),
-        _hca_dup("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), gpus(4)),
-        _hca_dup("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), TWO_NODES),
-        _hca_dup("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2"), TWO_NODES, gpus=Absent("?")),
-        _hca_dup(setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8)),
+        _hca_dup("FAIL job: NCCL_IB_HCA", _hca("=mlx5_8"), WITH_STORAGE),
+        _hca_dup("WARN job: NCCL_IB_HCA", _hca("mlx5_0,mlx5_1,mlx5_1,mlx5_3"), gpus(4)),
+        _hca_dup("WARN job: NCCL_IB_HCA", _hca(",".join(f"nic{n:02}x" for n in range(34))), gpus(4)),
+        _hca_dup("WARN job: NCCL_IB_HCA", _hca("=mlx5_0"), hcas(8), TWO_NODES),
+        _hca_dup("WARN job: NCCL_IB_HCA", _hca("=mlx5_0,mlx5_1,mlx5_2"), TWO_NODES, gpus=Absent("?")),
+        _hca_dup(_hca("=mlx5_0"), hcas(8)),
         _hca_dup(hcas(6), TWO_NODES),
         _hca_dup(hcas(5), TWO_NODES, gpus=Absent("?")),
         _hca_dup(gpus(4)),
         _hca_dup(hcas(6), gpus(4)),
-        _hca_dup(setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"), fabric(port("mlx5_0"), port("mlx5_0", 2)), gpus(2)),
-        _hca_dup(setting("NCCL_IB_HCA", "^mlx5_3"), gpus(3)),
+        _hca_dup(_hca("mlx5_0:1,mlx5_0:2"), fabric(port("mlx5_0"), port("mlx5_0", 2)), gpus(2)),
+        _hca_dup(_hca("^mlx5_3"), gpus(3)),
     ],
     "env.hca/hca-down": [
-        (
-            "NOTE unknown: mlx5_1:1",
-            setting("NCCL_IB_HCA", "mlx5"),
-            fabric(port("mlx5_0"), port("mlx5_1", state=_DENIED)),
-            NO_NCCL,
-        ),
-        (
-            "FAIL link: mlx5_7:1",
-            setting("NCCL_IB_HCA", "=mlx5_0,mlx5_7"),
-            fabric(*hcas(2).ports, downed("mlx5_7")),
-            NO_NCCL,
-        ),
-        ("UNKNOWN: mlx5_0:1", setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0", state=_DENIED)), NO_NCCL),
-        (
-            "FAIL link: mlx5_1:1",
-            setting("NCCL_IB_HCA", "mlx5_1:1"),
-            fabric(port("mlx5_0"), port("mlx5_1", state="INIT")),
-            NO_NCCL,
-        ),
-        (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
-        (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
-        (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
+        ("NOTE unknown: mlx5_1:1", _hca("mlx5"), fabric(port("mlx5_0"), port("mlx5_1", state=_DENIED)), NO_NCCL),
+        ("FAIL link: mlx5_7:1", _hca("=mlx5_0,mlx5_7"), fabric(*hcas(2).ports, downed("mlx5_7")), NO_NCCL),
+        ("UNKNOWN: mlx5_0:1", _hca("mlx5_0"), fabric(port("mlx5_0", state=_DENIED)), NO_NCCL),
+        ("FAIL link: mlx5_1:1", _hca("mlx5_1:1"), fabric(port("mlx5_0"), port("mlx5_1", state="INIT")), NO_NCCL),
+        (_hca("=mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
+        (_hca("^mlx5_1"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
+        (_hca("mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
     ],
     "env.hca/hca-mgmt": [
-        ("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
-        (setting("NCCL_IB_HCA", "=mlx5_0"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+        ("WARN job: mlx5_1:1", _hca("mlx5"), MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
+        (_hca("=mlx5_0"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
         (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
     ],
     "env.ifname/ifname-match": [
@@ -195,35 +187,23 @@ CASES: Cases = {
         _ifname_match(Fabric()),
     ],
     "env.identity/comm-id": [
-        (
-            *_comm_id("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", "127.0.0.1:9999"), named_host=ANY),
-            TWO_NODES,
-        ),
+        (*_comm_id("FAIL job: NCCL_COMM_ID", _at("127.0.0.1:9999"), named_host=ANY), TWO_NODES),
         _comm_id("UNKNOWN: is not recorded", Settings({"NCCL_COMM_ID": Setting("NCCL_COMM_ID", None, "x")})),
-        _comm_id("UNKNOWN: the resolver was not asked", setting("NCCL_COMM_ID", "far:9999")),
-        _comm_id("UNKNOWN: hidden", setting("NCCL_COMM_ID", "far:9999"), named_host=_HIDDEN),
-        _comm_id("UNKNOWN: hidden", setting("NCCL_COMM_ID", "10.0.0.1:9999"), interfaces=_HIDDEN),
+        _comm_id("UNKNOWN: the resolver was not asked", _at("far:9999")),
+        _comm_id("UNKNOWN: hidden", _at("far:9999"), named_host=_HIDDEN),
+        _comm_id("UNKNOWN: hidden", _at("10.0.0.1:9999"), interfaces=_HIDDEN),
         _comm_id("FAIL job: NCCL_COMM_ID"),
-        _comm_id("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", ":9999")),
-        _comm_id("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", "192.168.7.7:9999"), nccl(2, 27, 7)),
-        _comm_id("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", "here"), CommIdHost("here", failure="not known")),
-        _comm_id(
-            "FAIL job: NCCL_COMM_ID",
-            setting("NCCL_COMM_ID", "far:9999"),
-            nccl(2, 27, 7),
-            CommIdHost("far", ("192.168.7.7",)),
-        ),
-        _comm_id(setting("NCCL_COMM_ID", "10.0.0.1:9999"), named_host=ANY),
+        _comm_id("FAIL job: NCCL_COMM_ID", _at(":9999")),
+        _comm_id("FAIL job: NCCL_COMM_ID", _at("192.168.7.7:9999"), nccl(2, 27, 7)),
+        _comm_id("FAIL job: NCCL_COMM_ID", _at("here"), CommIdHost("here", failure="not known")),
+        _comm_id("FAIL job: NCCL_COMM_ID", _at("far:9999"), nccl(2, 27, 7), CommIdHost("far", ("192.168.7.7",))),
+        _comm_id(_at("10.0.0.1:9999"), named_host=ANY),
     ],
     "env.ifname/ifname-virtual": [
         _ifname_virtual("NOTE job: usb0", Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("IB")),
         _ifname_virtual("FAIL job: docker0", setting("NCCL_SOCKET_IFNAME", "docker0")),
         _ifname_virtual("FAIL job: docker0, cni0", setting("NCCL_SOCKET_IFNAME", "^lo")),
-        _ifname_virtual(
-            "WARN job: tailscale0",
-            Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)),
-            over("IB"),
-        ),
+        _ifname_virtual("WARN job: tailscale0", Interfaces((LO, _TAILSCALE, ETH0)), over("IB")),
         _ifname_virtual("FAIL job: lo", setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, over("IB")),
         _ifname_virtual("FAIL job: lo", Interfaces((LO,)), over("IB")),
         _ifname_virtual("FAIL job: tmfifo_net0", Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2"), ETH0))),
@@ -237,13 +217,7 @@ CASES: Cases = {
         _ifname_virtual(Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0))),
     ],
     "env.ifname/ifname-ambiguous": [
-        (
-            "WARN job: NCCL_SOCKET_IFNAME",
-            setting("NCCL_SOCKET_IFNAME", "eth1"),
-            Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
-            ALONE,
-            NO_NCCL,
-        ),
+        ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "eth1"), _ETH10, ALONE, NO_NCCL),
         ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
         ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
@@ -301,20 +275,13 @@ CASES: Cases = {
     "env.vendor": [
         _vendor("FAIL job: UCX_TLS", having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="tcp,cuda_copy")),
         _vendor("FAIL job: NCCL_IB_DISABLE; NOTE job: NCCL_IB_TC", having(NCCL_IB_DISABLE="1"), ON_IB, machine=_ORACLE),
-        *(
-            _vendor(having(NCCL_PLUGIN_P2P="ucx", UCX_TLS=each))
-            for each in ("rc_x,cuda", "ud", "dc", "ib", "all", "^tcp")
-        ),
+        *(_vendor(having(NCCL_PLUGIN_P2P="ucx", UCX_TLS=each)) for each in _OF_UCX),
         _vendor(
             "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
             having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
             interfaces=PLAIN_HOST,
         ),
-        _vendor(
-            "FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER",
-            having(FI_PROVIDER="tcp", NCCL_NET_PLUGIN="none", FI_EFA_FORK_SAFE="1"),
-            launch=ANY,
-        ),
+        _vendor("FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER", _SWAPPED, launch=ANY),
         _vendor(
             "FAIL job: NCCL_NET; NOTE job: NCCL_CROSS_NIC, NCCL_IB_ADAPTIVE_ROUTING, NCCL_IB_FIFO_TC, "
             "NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_NVLS_CHUNKSIZE, NCCL_P2P_NET_CHUNKSIZE",
@@ -322,12 +289,7 @@ CASES: Cases = {
             machine=Machine(cloud="gcp", instance_type="a4-highgpu-8g"),
             launch=ANY,
         ),
-        _vendor(
-            "WARN job: OFI_NCCL_PROTOCOL",
-            having(OFI_NCCL_PROTOCOL="SENDRECV"),
-            machine=Machine(cloud="aws", instance_type="p5en.48xlarge"),
-            launch=ANY,
-        ),
+        _vendor("WARN job: OFI_NCCL_PROTOCOL", having(OFI_NCCL_PROTOCOL="SENDRECV"), machine=_AWS, launch=ANY),
         _vendor("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), ON_IB, machine=_ORACLE),
         _vendor(having(NCCL_PROTO="Simple", NCCL_ALGO="Ring")),
         _vendor(having(**{name: value for name, value in TCPX.items() if name != "NCCL_PROTO"})),

@@ -4,18 +4,7 @@ from typing import Any
 
 from ncclprobe.checks.env import UNPRICED
 from ncclprobe.checks.env.choices import FAST, NO_NIC, OVER_SOCKETS, STARTS
-from ncclprobe.checks.env.files import (
-    CUDA,
-    CUDA_12,
-    CUDART,
-    ETC,
-    OURS,
-    PACKAGES,
-    PLUGIN,
-    SYSTEM,
-    TREE,
-    WHEEL,
-)
+from ncclprobe.checks.env.files import CUDA, CUDA_12, CUDART, ETC, OURS, PACKAGES, PLUGIN, SYSTEM, TREE, WHEEL
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     LINK_LOCAL,
@@ -53,6 +42,7 @@ from tests.checks.cases import Cases, rows_of
 _NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left, so NCCL does not start", True, "interfaces")
 _IB = Decision((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
 ON_IB = replace(STARTS, network=_IB, fast_nics=FAST)
+_CLOSED = replace(OVER_SOCKETS, fast_nics=NO_NIC)
 _CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))
 _NET = "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
 _OFI = SharedLibrary("libfabric.so.1", _NET, "/opt/amazon/efa/lib/libfabric.so.1", "LD_LIBRARY_PATH")
@@ -64,9 +54,12 @@ def bare(count: int) -> NvLinks:
     return NvLinks(((),) * count)
 
 
-_topo_file = rows_of(
-    settings=setting("NCCL_TOPO_FILE", "/t.xml"), named_files=NamedFiles(Absent("no such file", "Missing")), pci=TREE
-)
+_MISSING = Absent("no such file", "Missing")
+_topo_file = rows_of(settings=setting("NCCL_TOPO_FILE", "/t.xml"), named_files=NamedFiles(_MISSING), pci=TREE)
+
+
+def _libraries(path: str, there: bool) -> NamedFiles:
+    return NamedFiles(libraries={path: there})
 
 
 def torch(version: str = "") -> Software:
@@ -79,6 +72,9 @@ def _visible(*must: str, seen: str, launch: Any = ALONE, gpus: Any = gpus(8), jo
 
 
 _UNKNOWN = Absent("no driver")
+_FR, _TRACE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+_STREAMS = "TORCH_NCCL_AVOID_RECORD_STREAMS"
+_NONE = NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)})
 _WRONG_LISTS = ("0,1,1,3", "0,1,9", "0,1,x", "GPU-0000,GPU-9c1d")
 _NO_GPU = ("", " ", "-1", "NoDevFiles", "-1,0")
 _LISTS = ("LL128,Simple;allreduce:LL,Simple", "LL128,Simple;allreduce:LL")
@@ -96,19 +92,12 @@ _OF_SHELLS, _BY_CALL = ("export", "set", "setenv", "declare"), ("all", "COLL", "
 _PIPED, _BUFFERS = ("slurm", "openmpi", "pmi"), ("BUFFSIZE", "LL_BUFFSIZE", "LL128_BUFFSIZE")
 CASES: Cases = {
     "env.start/start": [
-        ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN),
+        ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)
     ],
     "env.transport/transport": [
         ("FAIL job: NCCL_NET", OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True), UNPRICED),
         ("WARN job: NCCL_IB_DISABLE", OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job(), UNPRICED),
-        (
-            "FAIL image: /dev/infiniband",
-            replace(OVER_SOCKETS, fast_nics=NO_NIC),
-            PLAIN,
-            ALONE,
-            Job(expect_nics=8),
-            UNPRICED,
-        ),
+        ("FAIL image: /dev/infiniband", _CLOSED, PLAIN, ALONE, Job(expect_nics=8), UNPRICED),
         ("FAIL image: libnccl-net.so", ON_IB, PLAIN, ALONE, Job(expect_nics=8), UNPRICED),
         (OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(), AttainableRate(870.0, 870.0, 2, {}, True)),
         (ON_IB, PLAIN, TWO_NODES, Job(), UNPRICED),
@@ -121,10 +110,7 @@ CASES: Cases = {
         *(("WARN job: NCCL_DEBUG", setting(f"{each} NCCL_DEBUG", "INFO", ETC)) for each in _OF_SHELLS),
         ("WARN job: NCCL_IB_HCA", Settings(skipped=(Setting("setenv NCCL_IB_HCA mlx5_0", None, ETC),))),
         ("WARN job: NCCL_NET", Settings(skipped=(Setting("NCCL_NET: IB", None, ETC), Setting("[nccl]", None, ETC)))),
-        (
-            "FAIL job: NCCL_CONF_FILE",
-            Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),
-        ),
+        ("FAIL job: NCCL_CONF_FILE", Settings({}, (), (ConfFile("/etc/job.conf", _MISSING), ConfFile(SYSTEM_FILE)))),
         ("WARN job: /etc/nccl.conf", Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),))),
         (
             "WARN job: /home/me/.nccl.conf",
@@ -132,16 +118,12 @@ CASES: Cases = {
         ),
         (setting("NCCL_DEBUG", "INFO", ETC),),
         (setting("NCCL_DEBUG", "INFO"),),
-        (Settings({}, (), (ConfFile("/root/.nccl.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
+        (Settings({}, (), (ConfFile("/root/.nccl.conf", _MISSING), ConfFile(SYSTEM_FILE))),),
     ],
     "env.files/topo-file": [
         _topo_file("FAIL job: NCCL_TOPO_FILE", setting("NCCL_TOPO_FILE", "/none.xml")),
         _topo_file("FAIL job: NCCL_TOPO_FILE", NamedFiles(TopologyFile("/t.xml", whole=False))),
-        _topo_file(
-            "FAIL job: NCCL_GRAPH_FILE",
-            setting("NCCL_GRAPH_FILE", "/g.xml"),
-            NamedFiles(graph=Absent("no such file", "Missing")),
-        ),
+        _topo_file("FAIL job: NCCL_GRAPH_FILE", setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=_MISSING)),
         _topo_file("FAIL job: NCCL_GRAPH_FILE", setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph="is not whole")),
         _topo_file("FAIL job: NCCL_TOPO_FILE", NamedFiles(TopologyFile("/t.xml", version="9"))),
         _topo_file(NamedFiles(TopologyFile("/t.xml")), pci=Absent("no PCI tree")),
@@ -149,16 +131,12 @@ CASES: Cases = {
         _topo_file(NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",)))),
     ],
     "env.libraries/plugin-path": [
-        _plugin_path("FAIL job: /none/libnccl-net.so", NamedFiles(libraries={"/none/libnccl-net.so": False})),
+        _plugin_path("FAIL job: /none/libnccl-net.so", _libraries("/none/libnccl-net.so", False)),
         _plugin_path("WARN job: NCCL_TUNER_PLUGIN", setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so")),
-        _plugin_path(
-            "WARN job: libnope.so",
-            setting("NCCL_NET_PLUGIN", "libnope.so"),
-            NamedFiles(libraries={"libnope.so": False}),
-        ),
-        _plugin_path(setting("NCCL_NET_PLUGIN", PLUGIN.path), NamedFiles(libraries={PLUGIN.path: True})),
+        _plugin_path("WARN job: libnope.so", setting("NCCL_NET_PLUGIN", "libnope.so"), _libraries("libnope.so", False)),
+        _plugin_path(setting("NCCL_NET_PLUGIN", PLUGIN.path), _libraries(PLUGIN.path, True)),
         _plugin_path(setting("NCCL_NET_PLUGIN", "none")),
-        _plugin_path(setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True})),
+        _plugin_path(setting("NCCL_NET_PLUGIN", "libours.so"), _libraries("libours.so", True)),
         _plugin_path(having(NCCL_NET_PLUGIN="")),
         _plugin_path(PLAIN),
     ],
@@ -207,9 +185,7 @@ CASES: Cases = {
         _nccl(Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE),
         _nccl(Job(local=True)),
     ],
-    "env.start/torch-driver": [
-        (Software({}), CUDA_12),
-    ],
+    "env.start/torch-driver": [(Software({}), CUDA_12)],
     "env.libraries/libraries": [
         (
             "NOTE unknown: libcudart.so.12",
@@ -225,21 +201,14 @@ CASES: Cases = {
         (Linking(),),
     ],
     "env.debug/debug-file": [
-        _file(
-            "NOTE unknown: TORCH_FR_DUMP_TEMP_FILE", NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/x", _UNKNOWN)})
-        ),
-        _file(NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}), ALONE),  # it writes nothing
+        _file("NOTE unknown: TORCH_FR_DUMP_TEMP_FILE", NamedFiles(folders={_FR: ("/x", _UNKNOWN)})),
+        _file(_NONE, ALONE),  # it writes nothing
         _file("WARN job: NCCL_DEBUG_FILE", having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h")),
-        _file(
-            "WARN job: NCCL_DEBUG_FILE",
-            having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
-            NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}),
-            ALONE,
-        ),
+        _file("WARN job: NCCL_DEBUG_FILE", having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), _NONE, ALONE),
         _file(
             "WARN job: TORCH_FR_DUMP_TEMP_FILE",
-            setting("TORCH_FR_DUMP_TEMP_FILE", "/none/dump_"),
-            NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/none", False)}),
+            setting(_FR, "/none/dump_"),
+            NamedFiles(folders={_FR: ("/none", False)}),
             ALONE,
         ),
         # A killed rank would lose lines in a pipe.
@@ -248,7 +217,7 @@ CASES: Cases = {
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p")),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), ALONE),
         _file(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout")),
-        _file(NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/tmp", True)}), ALONE),
+        _file(NamedFiles(folders={_FR: ("/tmp", True)}), ALONE),
         _file(),
     ],
     "env.debug/debug-storm": [
@@ -268,17 +237,13 @@ CASES: Cases = {
         (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
     ],
     "env.name/retired-var": [
-        ("WARN job: TORCH_NCCL_AVOID_RECORD_STREAMS", setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch("2.15.1")),
-        ("NOTE job: TORCH_NCCL_AVOID_RECORD_STREAMS", setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch()),
-        (
-            "NOTE job: TORCH_NCCL_TRACE_BUFFER_SIZE",
-            setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "200"),
-            torch("2.9.1+cu128"),
-        ),
+        ("WARN job: TORCH_NCCL_AVOID_RECORD_STREAMS", setting(_STREAMS, "1"), torch("2.15.1")),
+        ("NOTE job: TORCH_NCCL_AVOID_RECORD_STREAMS", setting(_STREAMS, "1"), torch()),
+        ("NOTE job: TORCH_NCCL_TRACE_BUFFER_SIZE", setting(_TRACE, "200"), torch("2.9.1+cu128")),
         # it was added in 2.8
         ("NOTE job: TORCH_FR_BUFFER_SIZE", setting("TORCH_FR_BUFFER_SIZE", "200"), torch("2.6.0+cu124")),
-        (setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), torch("2.13.0")),
-        (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "200"), torch("2.6.0+cu124")),
+        (setting(_STREAMS, "1"), torch("2.13.0")),
+        (setting(_TRACE, "200"), torch("2.6.0+cu124")),
         *((setting("TORCH_FR_BUFFER_SIZE", "200"), each) for each in (torch("2.9.1+cu128"), torch())),
         ("WARN job: NCCL_LL_THRESHOLD", setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
         ("WARN job: NCCL_IB_CUDA_SUPPORT", setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
@@ -358,9 +323,7 @@ CASES: Cases = {
         (setting("FI_EFA_USE_DEVICE_RDMA", "yes"),),
         (setting("NCCL_UCX_ZCOPY_THRESH", "64k"),),
     ],
-    "env.debug/debugging": [
-        ("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail")),
-    ],
+    "env.debug/debugging": [("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail"))],
     "env.forced-algo": [
         _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring")),
         _algo("WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "Tree")),

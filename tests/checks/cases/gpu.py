@@ -86,10 +86,7 @@ _count = rows_of(
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
 _p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
 CASES: Cases = {
-    "gpu.smi-canary": [
-        ("FAIL node: nvidia-smi", Smi(gpus=1), PAIR),
-        (Smi(gpus=2), PAIR),
-    ],
+    "gpu.smi-canary": [("FAIL node: nvidia-smi", Smi(gpus=1), PAIR), (Smi(gpus=2), PAIR)],
     "gpu.count": [
         _count("FAIL node: GPUs", _PASSED_ON, _IN_A_CONTAINER, gpus=NO_NVML, driver=NO_DRIVER),
         ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
@@ -183,9 +180,7 @@ CASES: Cases = {
         ("WARN node: GPU0", box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
         (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch()),
     ],
-    "gpu.mode/persistence": [
-        (box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),),
-    ],
+    "gpu.mode/persistence": [(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)],
     "gpu.mode/compute-mode": [
         ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
         ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()),
@@ -221,7 +216,5 @@ CASES: Cases = {
         (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
         (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
     ],
-    "gpu.errors/replays": [
-        (box(replace(FULL, pcie_replays=5000)),),
-    ],
+    "gpu.errors/replays": [(box(replace(FULL, pcie_replays=5000)),)],
 }

@@ -188,8 +188,5 @@ CASES: Cases = {
         ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")),
         (Scaling("acpi-cpufreq", "ondemand"),),
     ],
-    "host.limits/nics-given": [
-        (NamedMachine("no such machine"), PLAIN),
-        (NamedMachine(""), PLAIN),
-    ],
+    "host.limits/nics-given": [(NamedMachine("no such machine"), PLAIN), (NamedMachine(""), PLAIN)],
 }

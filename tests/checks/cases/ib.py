@@ -44,6 +44,7 @@ def nccl(*version: int) -> Software:
     return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
 
 
+_NO_SYSFS = Absent("no sysfs")
 _CLOSED = GpuDirect({}, (5, 15), "proprietary")
 _OPEN = GpuDirect({}, (6, 8), "open")
 _SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
@@ -141,7 +142,7 @@ CASES: Cases = {
     ],
     "ib.state": [
         _state("FAIL link: mlx5_2:1", fabric(port(2, **_DOWN)), TWO_NODES),
-        _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), pci=Absent("no sysfs")),
+        _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), pci=_NO_SYSFS),
         _state("WARN link: mlx5_1:1", fabric(port(1, physical="LinkErrorRecovery"))),
         _state("FAIL link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), TWO_NODES),
         _state("WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1", fabric(*(port(n, **_DOWN) for n in range(3))), TWO_NODES),
@@ -174,19 +175,16 @@ CASES: Cases = {
     ],
     "ib.rate": [
         _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR))),
-        _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), pci=Absent("no sysfs")),
+        _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), pci=_NO_SYSFS),
         _rate(
             "FAIL link: mlx5_1:1",
             fabric(port(1, HDR)),
             having("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
-            pci=Absent("no sysfs"),
+            pci=_NO_SYSFS,
         ),
-        _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), having("NCCL_IB_HCA", "mlx5"), pci=Absent("no sysfs")),
+        _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), having("NCCL_IB_HCA", "mlx5"), pci=_NO_SYSFS),
         _rate(
-            "FAIL link: mlx5_0:1",
-            fabric(port(0, Rate(50, 1, "HDR")), count=1),
-            pci=Absent("no sysfs"),
-            gpus=Absent("no driver"),
+            "FAIL link: mlx5_0:1", fabric(port(0, Rate(50, 1, "HDR")), count=1), pci=_NO_SYSFS, gpus=Absent("no driver")
         ),
         _rate("NOTE link: mlx5_4:1", fabric(port(4, HDR))),
         _rate(
@@ -214,10 +212,7 @@ CASES: Cases = {
         (Fabric(()), PLAIN, _ELSEWHERE),
         (fabric(), PLAIN, _AT_BOOT),
     ],
-    "ib.losses/losses": [
-        (fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
-        (fabric(), PLAIN),
-    ],
+    "ib.losses/losses": [(fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN), (fabric(), PLAIN)],
     "ib.roce/roce-v2": [
         _roce_v2("NOTE unknown: mlx5_1:1", fabric(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD), count=0)),
         _roce_v2("WARN node: mlx5_0:1", Launch()),
@@ -262,7 +257,5 @@ CASES: Cases = {
         _same_subnet(Routes((), _BY_SOURCE), sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
         _same_subnet(interfaces(9000, 9000), sysctls_of()),
     ],
-    "ib.gdr/nics-by-text": [
-        (NamedMachine("no such machine"), fabric()),
-    ],
+    "ib.gdr/nics-by-text": [(NamedMachine("no such machine"), fabric())],
 }

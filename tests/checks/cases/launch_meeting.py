@@ -4,17 +4,7 @@ from typing import Any
 
 from ncclprobe.checks.env.fixtures import ETH0, LO, interface, over
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
-from ncclprobe.checks.launch.meeting import (
-    AT,
-    ELSEWHERE,
-    FIRST,
-    NO_PROCESSES,
-    NOBODY,
-    NODE1,
-    OF_TWO,
-    PROCESS,
-    THERE,
-)
+from ncclprobe.checks.launch.meeting import AT, ELSEWHERE, FIRST, NO_PROCESSES, NOBODY, NODE1, OF_TWO, PROCESS, THERE
 from ncclprobe.checks.launch.mesh import HEALTHY
 from ncclprobe.checks.launch.ports import (
     ANY,
@@ -209,7 +199,7 @@ CASES: Cases = {
         (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
     ],
     "launch.port/port-ephemeral": [
-        (replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),))),
+        (replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))
     ],
     "launch.limits/ports-enough": [
         ("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0)),

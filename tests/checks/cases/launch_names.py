@@ -105,7 +105,7 @@ CASES: Cases = {
             "WARN job: ranks 0-1 on n0 n1",
             Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
             Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}),
-        ),
+        )
     ],
     "launch.ranks/dup-gpu": [
         _dup_gpu(
@@ -126,7 +126,7 @@ CASES: Cases = {
         _dup_gpu(processes=two(replace(process_of(0), local_rank=None), replace(process_of(0), local_rank=None))),
     ],
     "launch.master/master-resolve": [
-        ("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known")),
+        ("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known"))
     ],
     "launch.master/master-loopback": [
         ("FAIL job: localhost", Master("localhost", ("127.0.0.1",)), TWO_NODES),

@@ -102,13 +102,8 @@ CASES: Cases = {
         _slow(rails=rails_of(World(FOUR, carries=only(BAD)))),
         _slow(rails=rails_of(World(latency_us={BAD: 6.0}))),
     ],
-    "rail.gpu": [
-        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_REFUSED)),
-    ],
-    "rail.unusable": [
-        (rails_of(World()),),
-        (rails_of(DEAD),),
-    ],
+    "rail.gpu": [("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_REFUSED))],
+    "rail.unusable": [(rails_of(World()),), (rails_of(DEAD),)],
     "rail.dead": [
         (
             "FAIL job: n1 rail 1 (mlx5_1:1) on n1",
@@ -159,7 +154,5 @@ CASES: Cases = {
         ("FAIL node: n2 on n2", _silent()),
         (rails_of(DEAD),),
     ],
-    "rail.data": [
-        ("UNKNOWN: ", _changed(lambda row: replace(row, outcome=replace(row.outcome, arrivals=())))),
-    ],
+    "rail.data": [("UNKNOWN: ", _changed(lambda row: replace(row, outcome=replace(row.outcome, arrivals=()))))],
 }

@@ -70,9 +70,7 @@ def _found(*bands: Band, **changes: Any) -> tuple[Any, ...]:
 
 
 CASES: Cases = {
-    "run.ladder": [
-        (Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED),
-    ],
+    "run.ladder": [(Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED)],
     "run.bandwidth": [
         ("FAIL unknown: all_reduce 1 MiB", *_banded(_FAILED)),
         ("FAIL unknown: all_reduce 1 MiB", *_banded(_NOISE, _FAILED)),  # beside noise

@@ -14,14 +14,7 @@ from ncclprobe.checks.env.fixtures import (
     setting,
 )
 from ncclprobe.checks.nvl import CLUSTER, TRAY
-from ncclprobe.checks.sync.addresses import (
-    ANY,
-    NO_FABRICS,
-    OVER_SOCKETS,
-    TOGETHER,
-    TWO,
-    UNSET,
-)
+from ncclprobe.checks.sync.addresses import ANY, NO_FABRICS, OVER_SOCKETS, TOGETHER, TWO, UNSET
 from ncclprobe.checks.sync.links import HOSTS, PLAINS, UNSEEN
 from ncclprobe.checks.sync.settings import RING, SYSTEMS
 from ncclprobe.facts.driver import Imex
@@ -98,7 +91,5 @@ CASES: Cases = {
         (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), ANY, Job()),
         (Every({"n0": RING, "n1": PLAIN}), ANY, Job("gloo")),
     ],
-    "sync.identity/hostid": [
-        (Every({"n0": PLAIN, "n1": PLAIN}), SYSTEMS),
-    ],
+    "sync.identity/hostid": [(Every({"n0": PLAIN, "n1": PLAIN}), SYSTEMS)],
 }

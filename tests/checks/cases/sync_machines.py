@@ -28,17 +28,7 @@ from ncclprobe.checks.sync.host import (
     UNLIKE,
     cpus_of,
 )
-from ncclprobe.checks.sync.settings import (
-    FW,
-    GPUS,
-    HUB,
-    NEW,
-    OLD,
-    TORCH,
-    built,
-    flashed,
-    offsets_of,
-)
+from ncclprobe.checks.sync.settings import FW, GPUS, HUB, NEW, OLD, TORCH, built, flashed, offsets_of
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nvml import Gpus
@@ -115,12 +105,8 @@ CASES: Cases = {
         ("WARN image: driver", Every({"n0": TORCH, "n1": TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
         (Every({"n0": Software({}), "n1": Software({})}), GPUS),
     ],
-    "sync.versions/nic-fw": [
-        ("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")})),
-    ],
-    "sync.network/transport": [
-        ("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")})),
-    ],
+    "sync.versions/nic-fw": [("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")}))],
+    "sync.network/transport": [("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")}))],
     "sync.machine/ignore-net-mismatch": [
         (UNLIKE, PLAINS, TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
         (Every({"n0": hcas(8), "n1": hcas(8)}), PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S),
