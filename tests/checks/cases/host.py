@@ -68,6 +68,7 @@ _ROOM = Memory(256 * GIB, 200 * GIB)
 _threads = rows_of(process=user(), launch=Launch(), cgroup=FREE, gpus=EIGHT, job=Job())
 _shm = rows_of(memory=SMALL, gpus=NEW_DRIVER, launch=Launch(), software=NCCL_2_21, settings=PLAIN, job=Job())
 _memlock = rows_of(memlock=Memlock(65536), fabric=NIC, process=user(), user=JobUser())
+_NO_NVML = Absent("no NVML")
 CASES: Cases = {
     "host.limits/nofile": [
         ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job(), JobUser()),
@@ -91,7 +92,7 @@ CASES: Cases = {
         _threads(_few(0, frozenset())),  # root in docker
         _threads(_few(1000, frozenset({"sys_admin"}))),
         _threads(Launch(visible_gpus="3"), _pids(300, used=20)),
-        _threads(_pids(1024), gpus=Absent("no NVML")),
+        _threads(_pids(1024), gpus=_NO_NVML),
         _threads(_pids(1024), Job("gloo")),
         _threads(LARGE, _pids(4096)),
         _threads("UNKNOWN: /sys is hidden", Cgroup(None, None, Absent("/sys is hidden"))),
@@ -102,7 +103,7 @@ CASES: Cases = {
         _shm("UNKNOWN: hidden", SharedMemory(8 * GIB, 8 * GIB), launch=Absent("hidden")),
         _shm("UNKNOWN: whether NCCL avoids it depends on", NCCL_2_27, _FOUR_RANKS, gpus=_NO_GPUS),
         _shm("WARN image: /dev/shm", SharedMemory(800 * MIB, 800 * MIB), EIGHT),
-        _shm("FAIL image: /dev/shm", Launch("torchrun", 0, 8, 0, 8, 1), gpus=Absent("no NVML")),
+        _shm("FAIL image: /dev/shm", Launch("torchrun", 0, 8, 0, 8, 1), gpus=_NO_NVML),
         _shm("FAIL image: /dev/shm", SharedMemory(4 * MIB, 4 * MIB), ONE_PER_NODE),
         _shm("FAIL image: /dev/shm", SharedMemory(250 * MIB, 250 * MIB), TWO_NODES, NCCL_2_27),
         _shm(ROOMY, EIGHT),
@@ -110,7 +111,7 @@ CASES: Cases = {
         _shm(ONE_PER_NODE, NCCL_2_27),
         _shm(SharedMemory(253 * MIB, 253 * MIB), TWO_NODES, NCCL_2_27),
         _shm(ONE),
-        _shm(ROOMY, Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, gpus=Absent("no NVML")),
+        _shm(ROOMY, Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, gpus=_NO_NVML),
     ],
     "host.shm/shm-stale": [
         ("NOTE unknown: /dev/shm", SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,))),
@@ -133,14 +134,7 @@ CASES: Cases = {
     ],
     "host.oom": [
         ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
-        (
-            "WARN image: memory",
-            _ROOM,
-            Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)),
-            LARGE,
-            Absent("no NVML"),
-            Job(),
-        ),
+        ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)), LARGE, _NO_NVML, Job()),
         ("NOTE unknown: swap", _SWAPPED, Absent("not mounted here"), Launch(), EIGHT, Job()),
         ("NOTE unknown: memory", replace(_SWAPPED, swap_free_bytes=8 * GIB), _FULL, Launch(), EIGHT, Job()),
         (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB)), Launch(), EIGHT, Job()),
@@ -168,7 +162,7 @@ CASES: Cases = {
         (allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job()),
         (allowed(0, 1, 32, 33), TWO_SOCKETS, FOUR, Launch(), Job()),
         (allowed(0), TWO_SOCKETS, FOUR, ONE_PER_NODE, Job()),
-        (allowed(*range(8)), TWO_SOCKETS, Absent("no NVML"), Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
+        (allowed(*range(8)), TWO_SOCKETS, _NO_NVML, Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
     ],
     "host.cpu/cpu-quota": [
         ("NOTE unknown: cpu quota", Cgroup(Quota(64.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job()),

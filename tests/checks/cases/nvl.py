@@ -91,6 +91,7 @@ _IDLE = "NVML: Unable to retrieve NVLink information as all links are inActive\n
 _UNUSED = printed(_BRIDGED, 0, gpu=2, count=0) + _IDLE
 _WELL = (printed(_A100, 12, gpu=7), _FOUR, _FOUR.replace("GPU-1", "GPU-redacted"), _PAIR)
 _FAILED = replace(HEALTHY, fabric=replace(CLUSTER, status=3))
+_OFF = NvLinks((links_of(17, 1, "traffic-disabled"),) * 3)
 CASES: Cases = {
     "nvl.fabric/fabric": [
         ("FAIL node: GPU0", box(_FAILED), LINKS, KernelLog((), 240.0)),
@@ -138,14 +139,7 @@ CASES: Cases = {
         ("WARN node: GPU0, GPU1, GPU2, GPU3", *_boxed("NVIDIA GH200 480GB", *[NONE] * 4)),
         ("UNKNOWN: GPU is lost", H200S, NvLinks((_LOST,) * 3), UNSAID, METAL, UNSAID),
         ("NOTE unknown: GPU0, GPU1, GPU2", H200S, NvLinks((ASLEEP,) * 3), UNSAID, METAL, UNSAID),
-        (
-            "NOTE unknown: GPU0, GPU1, GPU2",
-            H200S,
-            NvLinks((links_of(17, 1, "traffic-disabled"),) * 3),
-            UNSAID,
-            METAL,
-            UNSAID,
-        ),
+        ("NOTE unknown: GPU0, GPU1, GPU2", H200S, _OFF, UNSAID, METAL, UNSAID),
         (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL, UNSAID),
         (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL, UNSAID),
         (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST, UNSAID),

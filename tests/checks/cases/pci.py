@@ -108,6 +108,7 @@ _BETWEEN = (_OVER_PCIE, _between_gpus(("P2P", "NVL")), _between_gpus(("SHM", "PH
 _REDIRECTED = below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
 _topology_agree = rows_of(matrix=printed("NV4"), pci=TREE, gpus=TWO, links=NO_LINKS, fabric=Fabric(), machine=METAL)
 _settings = rows_of(pci=linked(CARDS, LARGE, _SMALL, LARGE), gpus=EQUAL[0], fabric=FABRIC)
+_UNASKED = Absent("not asked")
 CASES: Cases = {
     "pci.topology-agree": [
         _topology_agree("NOTE unknown: GPU0 and GPU1", printed("PXB")),  # the same to NCCL
@@ -185,14 +186,7 @@ CASES: Cases = {
     ],
     "pci.iommu": [
         *(("WARN node: IOMMU", below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS, each) for each in _BETWEEN),
-        (
-            "UNKNOWN: permission denied",
-            replace(below_a_switch(), devices=_BLIND),
-            ONE,
-            Fabric(),
-            Absent("not asked"),
-            UNCHOSEN,
-        ),
+        ("UNKNOWN: permission denied", replace(below_a_switch(), devices=_BLIND), ONE, Fabric(), _UNASKED, UNCHOSEN),
         (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
         *((below_a_switch(iommu="DMA"), box(each), WITH_NIC, NO_PEERS, UNCHOSEN) for each in _GRACES),
     ],

@@ -88,6 +88,7 @@ def _every(fact: Any) -> Every[Any]:
 _CRAWLING = World(carries=lambda *_: 0.2)
 _CARDS = cards(nic(0, FULL), nic(1, FULL))
 _UNLINKED = Pci({name: replace(each, link=Absent("denied")) for name, each in _CARDS[1].devices.items()})
+_END = "n1 rail 1 (mlx5_1:1) on n1"
 CASES: Cases = {
     "rail.slow": [
         _slow("WARN unknown: all rails", rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_CARDS[1])),
@@ -98,25 +99,17 @@ CASES: Cases = {
         ),  # the later of two
         _slow("NOTE fabric: n[3-5] rail 1 with all other nodes", rails=rails_of(_Far(_NAMES))),
         _slow("WARN link: out of n1 rail 1 (mlx5_1:1) on n1"),
-        _slow("WARN link: n1 rail 1 (mlx5_1:1) on n1", rails=rails_of(World(latency_us={BAD: 40.0}))),
+        _slow(f"WARN link: {_END}", rails=rails_of(World(latency_us={BAD: 40.0}))),
         _slow(rails=rails_of(World(FOUR, carries=only(BAD)))),
         _slow(rails=rails_of(World(latency_us={BAD: 6.0}))),
     ],
-    "rail.gpu": [("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_REFUSED))],
+    "rail.gpu": [(f"FAIL node: {_END}", rails_of(_REFUSED))],
     "rail.unusable": [(rails_of(World()),), (rails_of(DEAD),)],
     "rail.dead": [
-        (
-            "FAIL job: n1 rail 1 (mlx5_1:1) on n1",
-            rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})),
-            _by_setting("0"),
-        ),
-        ("FAIL job: n1 rail 1 (mlx5_1:1) on n1", rails_of(EMPTY), _by_setting("5")),
-        ("FAIL link: n1 rail 1 (mlx5_1:1) on n1", rails_of(replace(_PKEY, addresses={**_IB_ENDS, BAD: _LIMITED})), SET),
-        (
-            "FAIL fabric: n1 rail 1 (mlx5_1:1) on n1",
-            rails_of(replace(_PKEY, addresses=dict.fromkeys(_IB_ENDS, _LIMITED))),
-            SET,
-        ),
+        (f"FAIL job: {_END}", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), _by_setting("0")),
+        (f"FAIL job: {_END}", rails_of(EMPTY), _by_setting("5")),
+        (f"FAIL link: {_END}", rails_of(replace(_PKEY, addresses={**_IB_ENDS, BAD: _LIMITED})), SET),
+        (f"FAIL fabric: {_END}", rails_of(replace(_PKEY, addresses=dict.fromkeys(_IB_ENDS, _LIMITED))), SET),
         (
             "FAIL fabric: n0 rail 1 <-> n1 rail 1 on n0 n1",
             _changed(_without_address, World(_NAMES[:2], carries=only(BAD))),
@@ -127,20 +120,16 @@ CASES: Cases = {
             _changed(_late_ways, World(_NAMES[:2], carries=only(BAD, out=False))),
             SET,
         ),
-        (
-            "FAIL node: n1 rail 1 (mlx5_1:1) on n1",
-            rails_of(World(carries=only(BAD), addresses={BAD: {"gid": "zz"}})),
-            SET,
-        ),
-        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_GID), SET),
-        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), SET),
+        (f"FAIL node: {_END}", rails_of(World(carries=only(BAD), addresses={BAD: {"gid": "zz"}})), SET),
+        (f"FAIL node: {_END}", rails_of(_GID), SET),
+        (f"FAIL node: {_END}", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), SET),
         ("FAIL fabric: rails of all nodes", rails_of(_CROSS, cross=True), SET),
-        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(EMPTY), SET),
-        ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_TWO), SET),
+        (f"FAIL node: {_END}", rails_of(EMPTY), SET),
+        (f"FAIL node: {_END}", rails_of(_TWO), SET),
         ("FAIL link: n1 on n1", rails_of(World(carries=only(BAD, End("n1", 0)))), SET),
-        ("FAIL fabric: n1 rail 1 (mlx5_1:1) on n1", rails_of(_PKEY), SET),
-        ("FAIL fabric: n1 rail 1 (mlx5_1:1) on n1", rails_of(_LARGE), SET),
-        ("FAIL link: n1 rail 1 (mlx5_1:1) on n1", rails_of(_ONE_WAY), SET),
+        (f"FAIL fabric: {_END}", rails_of(_PKEY), SET),
+        (f"FAIL fabric: {_END}", rails_of(_LARGE), SET),
+        (f"FAIL link: {_END}", rails_of(_ONE_WAY), SET),
         (rails_of(World(addresses=_IB_ENDS)), SET),
         (rails_of(World(), cross=True), SET),
     ],
