@@ -134,7 +134,7 @@ def cache_file() -> bytes:
 
 def flights() -> list[bytes]:
     """Return a flight recorder's dump as JSON and as pickle, in the shape that torch writes."""
-    from tests.facts.test_flight import ENTRY, whole
+    from tests.facts.made_up_records import ENTRY, whole
 
     found = whole("2.4", entries=[ENTRY] * 3)
     return [json.dumps(found).encode(), pickle.dumps(found, 2)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, product
 from pathlib import Path
 
-from expect import test_bands, test_baselines, test_bound, test_judged_logs, test_nccl_tests, test_topology_file
+from expect import test_bands, test_baselines, test_bound, test_judged_logs, test_topology_file
 from expect.boxes import (
     A100,
     ALPS,
@@ -58,6 +58,7 @@ from ncclprobe.nccl_tests import parse_text
 from ncclprobe.nccl_tests.operation import ranks_by_ratio
 from ncclprobe.nccl_tests.rows import DTYPES, Line, Setup, measurement
 from tests import nccl_inputs, test_choices, test_topo, test_topology
+from tests.facts import made_up_tables
 
 Rows = Iterator[tuple[str, object]]
 
@@ -359,10 +360,9 @@ def _table_inputs() -> Rows:
         "a setting": "export NCCL_ALGO=Ring\n$ NCCL_PROTO=LL mpirun -np 8 ./all_reduce_perf -b 8\n",
     }
     made = {
-        name: test_nccl_tests.HEAD + line + test_nccl_tests.NEW + test_nccl_tests.ALL_REDUCE
-        for name, line in more.items()
+        name: made_up_tables.HEAD + line + made_up_tables.NEW + made_up_tables.ALL_REDUCE for name, line in more.items()
     }
-    for name, text in {**{name: text for name, (text, _) in test_nccl_tests.TEXTS.items()}, **made}.items():
+    for name, text in {**made_up_tables.TEXTS, **made}.items():
         try:
             yield name, parse_text(text, "log")
         except NcclprobeError as refused:

@@ -31,7 +31,7 @@ from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.logs.layers import LAYERS, layer_of
 from ncclprobe.logs.stacks import read_stacks
-from ncclprobe.model import bounds, hostlist, layout, stats, training, units
+from ncclprobe.model import bounds, stats, training
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.registry import Check
@@ -288,33 +288,6 @@ def _training_inputs() -> Rows:
         yield f"ladder of {count}, pairs {pairs_too}", training.plan(hosts[:count], pairs=pairs_too)
 
 
-def _layout_inputs() -> Rows:
-    """Lines that are wrapped and cut at several widths."""
-    text = " ".join(f"w{number:0{number % 7 + 1}}" for number in range(40))
-    for width in (12, 20, 41, 80):
-        made = {
-            "lead": layout.wrap("lead: ", text, width),
-            "hang": layout.wrap("lead: ", text, width, hang=2),
-            "whole": layout.wrap("", f"x{'1' * 50} y2", width, whole=True),
-            "labelled": layout.labelled("fail", text, width, layout.unstyled),
-            "short": [layout.shorten(text, width)],
-        }
-        yield f"width {width}", {name: [f"{len(line)}: {line}" for line in lines] for name, lines in made.items()}
-    for count in (0, 1, 3, 4, 9):
-        yield f"first of {count}", layout.first_of([f"n{number}" for number in range(count)], 3)
-
-
-def _words_inputs() -> Rows:
-    """Lists of hosts, sizes and numbers as texts."""
-    for text in ("n1,n2", "n[1-3,7]", "r[01-12]-n[1-2]", "a[1-2],b[3]", "n[9-11].x.org"):
-        yield text, (names := hostlist.expand(text), hostlist.fold(names))
-    yield "ranks", (hostlist.fold_ranks([0, 1, 2, 5, 7, 8]), hostlist.fold_numbers([3]), hostlist.fold_ranks([4]))
-    for nbytes in (0, 7, 1023, 1024, 1536, 10**6, 1 << 20, (1 << 30) + 1, 1 << 33, 3 << 40):
-        yield str(nbytes), (units.size(nbytes), units.three_digits(nbytes / 7), units.certain(nbytes / (nbytes + 100)))
-    for said in ("8", "1K", "64M", "1.5G", "2g", "512KiB"):
-        yield said, units.parse_size(said)
-
-
 def _applies_inputs() -> Rows:
     """What the engine makes of the cases of each check of facts of nodes: as they are, over gloo, and locally."""
     for rule in cases.checks():
@@ -389,12 +362,10 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "launchers": _launchers_inputs,
     "plans": _plans_inputs,
     "patterns": _patterns_inputs,
-    "words": _words_inputs,
     "options": _options_inputs,
     "stacks": _stacks_inputs,
     "training": _training_inputs,
     **{f"altered-{machine}": partial(captured_facts.altered, machine) for machine in captured_facts.MACHINES},
-    "layout": _layout_inputs,
     "applies": _applies_inputs,
     "starts": test_starts.outcomes,
     "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),

@@ -16,7 +16,7 @@ from ncclprobe.model.errors import NotCaptured
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.nccl_selection import Decision, InterfaceChoice, NvlsChoice
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, vote
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
 from ncclprobe.model.values import Struct, asdict, replace
 from tests.each_row import each_row, some
 
@@ -118,15 +118,11 @@ UNREAD = Absent("permission denied")
 @each_row(
     ("counts", "details", "status", "said"),
     [
-        ((8, 7, 8), {}, Status.FAIL, "[8, 7, 8]"),
-        ((8, 8), {}, Status.PASS, ""),
+        ((8, 7, 8), {}, Status.FAIL, "[8, 7, 8]"), ((8, 8), {}, Status.PASS, ""),
         ((8, UNREAD, 8, UNREAD), {"required": True}, Status.UNKNOWN, "unknown on n[1,3]: permission denied"),
-        ((8, UNREAD, 7), {}, Status.FAIL, "[8, 7]"),
-        ((UNREAD, UNREAD), {}, Status.UNKNOWN, "permission denied"),
+        ((8, UNREAD, 7), {}, Status.FAIL, "[8, 7]"), ((UNREAD, UNREAD), {}, Status.UNKNOWN, "permission denied"),
         ((8, UNREAD), {"annotation": Every[Count | Absent]}, Status.FAIL, "[8, None]"),
-        ((8, 8), {"annotation": Ranks[Count]}, Status.FAIL, "[0, 1]"),
-    ],
-)
+        ((8, 8), {"annotation": Ranks[Count]}, Status.FAIL, "[0, 1]")])  # fmt: skip
 def test_a_comparison_is_one_verdict_of_no_node_by_what_is_known_of_all(
     counts: tuple[Any, ...], details: dict[str, Any], status: Status, said: str
 ) -> None:
@@ -153,27 +149,6 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
 
     late_check = check(bad=tuple, good=tuple, requires=cause.id)(late)
     assert [v.status for v in judge(fleet(8, 7), [cause, late_check], Job())] == [Status.FAIL, Status.SKIP]
-
-
-@each_row(
-    ("said", "settled", "outliers"),
-    [
-        ("aaaa", True, ()),
-        ("aaba", True, ("n2",)),
-        ("aaabc", True, ("n3", "n4")),
-        ("aabc", False, ()),
-        ("aabb", False, ()),
-        ("ab", False, ()),
-        ("a", True, ()),
-        ("", False, ()),
-    ],
-)
-def test_a_node_is_an_outlier_only_where_more_than_half_agree(
-    said: str, settled: bool, outliers: tuple[str, ...]
-) -> None:
-    ballot = vote({f"n{i}": each for i, each in enumerate(said)})
-    assert (ballot.settled, ballot.outliers, ballot.agreed) == (settled, outliers, len(set(said)) <= 1)
-    assert not said or ballot.usual == "a"
 
 
 def found(node: str | None, **details: Any) -> Verdict:

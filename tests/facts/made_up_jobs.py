@@ -164,33 +164,27 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             [{}, MPIRUN, UNEVEN, {"RANK": "0", "WORLD_SIZE": "2"}, TORCHRUN | {"LOCAL_RANK": "0"}]),
         "tasks per node": (counts, ["8(x3),4", "8", "8,", "x", "8(x)", ""]),
         "settings of a release": (release_settings, ["2.4.1", "2.5.1", "2.6.0", "2.7.0", "2.50.1"]),
-        "agents of torchrun": (agent, [
-            (7, 1.0, {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "n1:29400"}, {}), (7, 1.0, {}, {}),
-            (7, 1.0, {"nnodes": "1:4", "rdzv_endpoint": "n1", "master_port": "1"}, {}),
-            (7, 1.0, {"master_addr": "n2", "master_port": "x"}, {"PET_NNODES": "3", "PET_MASTER_ADDR": "n3"}),
-            (7, 1.0, {}, {"PET_NODE_RANK": "2", "PET_MASTER_ADDR": "n3", "PET_MASTER_PORT": "29501"})]),
-        "stores": (_at_store, [
-            ("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), (Absent("no"),), ("127.0.0.1", "7 (x)", "8 (y)"),
-            ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)")]),
-        "the same store": (_same, [
-            ("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
+        "agents of torchrun": (agent, [(7, 1.0, {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "n1:29400"}, {}),
+            (7, 1.0, {}, {}), (7, 1.0, {"nnodes": "1:4", "rdzv_endpoint": "n1", "master_port": "1"}, {}), (7, 1.0,
+            {"master_addr": "n2", "master_port": "x"}, {"PET_NNODES": "3", "PET_MASTER_ADDR": "n3"}), (7, 1.0, {}, {
+            "PET_NODE_RANK": "2", "PET_MASTER_ADDR": "n3", "PET_MASTER_PORT": "29501"})]),
+        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), (Absent("no"),),
+            ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)")]),
+        "the same store": (_same, [("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
             ("n2", 29500, "10.0.0.7"), ("localhost", 29500, "127.0.0.1")]),
-        "meetings": (_meetings, [
-            (["::1", "10.0.0.5"], []), (["::1"], [9])]),
+        "meetings": (_meetings, [(["::1", "10.0.0.5"], []), (["::1"], [9])]),
         "meetings that are not known": (lambda kind: _meetings(["n"], [9], **{kind: Denied("no")}), [
             "resolve", "route", "at_port", "connections"]),
-        "what a rank waits for": (_suspects, [
-            ("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}), ("poll", 60, {"awaits": 60}), ("poll", 9, {}),
-            *(("poll", 0, {"state": state}) for state in "SRDTtZ"), ("poll", 0, {"call": "futex"}),
-            ("poll", 0, {"call": "futex", **_PIPED}), ("poll", 0, {"call": "futex", "name": "w", **_PIPED}),
-            ("poll", 0, {"call": "nanosleep", **_PIPED}), ("poll", 0, {"call": "poll", **_PIPED}),
-            ("poll", 0, {"call": "read", "file": "/x", **_PIPED}), ("poll", 0, {"call": "read", "file": "/x"}),
-            ("poll", 0, {"call": "read", "file": "pipe:[1]", **_PIPED}),
+        "what a rank waits for": (_suspects, [("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}),
+            ("poll", 60, {"awaits": 60}), ("poll", 9, {}), *(("poll", 0, {"state": state}) for state in "SRDTtZ"),
+            ("poll", 0, {"call": "futex"}), ("poll", 0, {"call": "futex", **_PIPED}),
+            ("poll", 0, {"call": "futex", "name": "w", **_PIPED}), ("poll", 0, {"call": "nanosleep", **_PIPED}),
+            ("poll", 0, {"call": "poll", **_PIPED}), ("poll", 0, {"call": "read", "file": "/x", **_PIPED}),
+            ("poll", 0, {"call": "read", "file": "/x"}), ("poll", 0, {"call": "read", "file": "pipe:[1]", **_PIPED}),
             ("poll", 0, {"call": "read", "file": "pipe:[3]", **_PIPED}),
             ("write", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
-            ("read", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
-            ("poll", 0, {"state": "D"}, {"call": "futex", **_PIPED}, {"state": "T"}),
-            ("poll", 62, {"state": "D"}, {"state": "D"}, {})]),
+            ("read", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}), ("poll", 0, {"state": "D"},
+            {"call": "futex", **_PIPED}, {"state": "T"}), ("poll", 62, {"state": "D"}, {"state": "D"}, {})]),
         "what a loop asks": (lambda *lines: _polled(_POLLS, *lines), [
             *((line,) for line in range(len(_POLLS.splitlines()) + 2)), *((6, line) for line in range(14, 20)),
             (3, 15, 7), (22, 18)]),
@@ -207,9 +201,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "timed out works": (torch_lines.timed_out_work, _LINES["timed out works"]),
         "how far a rank came": (torch_lines.progress, _LINES["how far a rank came"]),
         "who came to a store": (torch_lines.waited, _LINES["who came to a store"]),
-        "ranks within their group": (_late, [
-            (_STANDING, [Progress(2, "0", 6, 6)], 4),
-            ([*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),
+        "ranks within their group": (_late, [(_STANDING, [Progress(2, "0", 6, 6)], 4), (
+            [*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),
         "between": (texts.between, [("a=1, b=2", "a=", ","), ("a=1", "a=", ","), ("a=1", "b=")]),
         "numbers": (texts.number, ["12x", "-3", "x", "-", "1" * 40]),
         "addresses": (texts.address_of, [" [10.0.0.1]<4>"])}  # fmt: skip

@@ -147,16 +147,14 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     return {
         "names of system calls": (lambda machine: sorted(waits._SYSCALLS[machine].items()), [
             ("x86_64",), ("aarch64",)]),
-        "what a process waits for": (_waiting, [(syscall,) for syscall in (
-            "", "running", "-1 0x0 0x0", "0 0x5 0x0", "0 0x0 0x1", "1 0x6", "7 0x100 0x3 0x0", "7 0x100 0x1",
-            "7 0x110 1", "7 0x100 0x0", "7 0x108 0x40", "23 0xa 0x200", "23 0x7 0x200", "270 0x1 0x200",
-            "23 0xffff 0x202", "232 0x4", "232 0x3", "281 0x8", "61 0x3c", "61 0xffffffffffffffff", "61 0x3fffff",
-            "61 0x400000", "247 0x1 0x3c", "2 0x300", "257 0xff 0x300", "257 0x1 0xffa", "2 0xffffff", "35 0x7f 0x0",
-            "230 0x0 0x0 0x7", "230 0x1 0x0", "230 0x0 0x1", "42 0x9", "43 0x5", "43 0x9", "288 0x5", "45 0x9",
-            "202 0x1", "999 0x5", "72 0x9 0x7")]),
-        "what it waits for on ARM": (lambda syscall: _waiting(syscall, "aarch64"), [
-            "56 0x1 0x300", "101 0x7 0x0", "115 0x0 0x0", "115 0x1 0x0", "63 0x6", "73 0x100 0x2", "22 0x4",
-            "95 0x1 0x3c"]),
+        "what a process waits for": (_waiting, [(syscall,) for syscall in ("", "running", "-1 0x0 0x0", "0 0x5 0x0",
+            "0 0x0 0x1", "1 0x6", "7 0x100 0x3 0x0", "7 0x100 0x1", "7 0x110 1", "7 0x100 0x0", "7 0x108 0x40",
+            "23 0xa 0x200", "23 0x7 0x200", "270 0x1 0x200", "23 0xffff 0x202", "232 0x4", "232 0x3", "281 0x8",
+            "61 0x3c", "61 0xffffffffffffffff", "61 0x3fffff", "61 0x400000", "247 0x1 0x3c", "2 0x300",
+            "257 0xff 0x300", "257 0x1 0xffa", "2 0xffffff", "35 0x7f 0x0", "230 0x0 0x0 0x7", "230 0x1 0x0",
+            "230 0x0 0x1", "42 0x9", "43 0x5", "43 0x9", "288 0x5", "45 0x9", "202 0x1", "999 0x5", "72 0x9 0x7")]),
+        "what it waits for on ARM": (lambda syscall: _waiting(syscall, "aarch64"), ["56 0x1 0x300", "101 0x7 0x0",
+            "115 0x0 0x0", "115 0x1 0x0", "63 0x6", "73 0x100 0x2", "22 0x4", "95 0x1 0x3c"]),
         "what it waits for elsewhere": (lambda syscall: _waiting(syscall, "riscv64"), ["63 0x6"]),
         "who holds a lock": (lambda *more: _waiting("73 0x6 0x2", "x86_64", *more), [
             ("",), ("", 1), ("", 77), (_WAITS_77, 4242), (_WAITS_77,), (_WAITS_77, 1), (_LOCKS, 1)]),
@@ -166,10 +164,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             {"io": "rchar: 5\nwchar: 7\nread_bytes: 1000\n", "schedstat": "1500000000 2500000000 9\n",
              "wchan": "ep_poll", "fd/4": "->pipe:[9]", "fd/5": "->pipe:[10]", "fd/6": "->/x"},
             {"wchan": "0\n", "schedstat": "7"}]),
-        "how long it stood": (_still, [
-            ("x : 1\nse.exec_start     :      5000.250000\n",), ("se.exec_start: 5000\n", 37), ("",),
-            ("se.exec_start: 5000\n", 36), ("se.exec_start: 0.0\n",), ("se.exec_start: 200000\n",),
-            ("se.exec_start: 5000\n", 40, None)]),
+        "how long it stood": (_still, [("x : 1\nse.exec_start     :      5000.250000\n",),
+            ("se.exec_start: 5000\n", 37), ("",), ("se.exec_start: 5000\n", 36), ("se.exec_start: 0.0\n",),
+            ("se.exec_start: 200000\n",), ("se.exec_start: 5000\n", 40, None)]),
         "what a thread ran": (_of(processes._ran_s), [*({"comm": comm, **_RAN} for comm in (
             "train", "pt_nccl_watchdg", "NCCL Service 0", "cuda-EvtHandlr", "PT_GLOO_x", "xcuda")), {"comm": "train"}]),
         "threads": (_of(processes._threads), [{"task/10/comm": "", "task/9/comm": ""}, {}]),
@@ -178,14 +175,13 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "fields of a process": (_of(processes.stat_or_none), [
             *({"stat": f"77 (a) (b) {' '.join(_STAT[:count])}"} for count in (20, 21)), {}, {"stat": ""}]),
         "age of a process": (_age, [50_000, 99_999, 100_001]),
-        "the control group of a rank": (_group, [
-            ("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n", "job/cgroup.events": "frozen 1\n",
-                           "job/cpu.stat": "throttled_usec 500000\n", "job/memory.pressure":
-                           "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull total=9\n"}),
-            (_V1, {"memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n",
-                   "freezer/job/freezer.state": "FROZEN\n", "cpu/job/cpu.stat": "throttled_time 500000000\n"}),
-            (_V1, {"memory/memory.oom_control": "under_oom 0\n", "freezer/job/freezer.state": "THAWED\n",
-                   "cpu/cpu.stat": "nr_periods 0\n"}), ("0::/job\nodd\n", {"cgroup.events": "frozen 0\n"}), ("", {})]),
+        "the control group of a rank": (_group, [("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n",
+            "job/cgroup.events": "frozen 1\n", "job/cpu.stat": "throttled_usec 500000\n",
+            "job/memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull total=9\n"}), (_V1, {
+            "memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n", "freezer/job/freezer.state": "FROZEN\n",
+            "cpu/job/cpu.stat": "throttled_time 500000000\n"}), (_V1, {"memory/memory.oom_control": "under_oom 0\n",
+            "freezer/job/freezer.state": "THAWED\n", "cpu/cpu.stat": "nr_periods 0\n"}),
+            ("0::/job\nodd\n", {"cgroup.events": "frozen 0\n"}), ("", {})]),
         "programs": (lambda *words: (processes.program([*words]), processes.agent_options([*words])), [
             ("/usr/bin/python3", "-u", "/home/u/train.py", "--token", "secret"), ("python", "-m", "pkg.train"),
             ("python", "-c", "print(1)"), ("/opt/bin/solver", "in.dat"), (), ("",), ("bash",), ("x" * 300,),
@@ -215,9 +211,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             {"PATH": "/a:b:./c::/d", "LD_LIBRARY_PATH": "/a;$ORIGIN/x:rel", "PYTHONINSPECT": "1", "X": "."},
             {"PATH": "", "LD_LIBRARY_PATH": "/a;/b"},
             {"PATH": ".:b", "PYTHONHOME": "x", "PYTHONPYCACHEPREFIX": "/a:"}]),
-        "what a command says": (_ran, [(script,) for script in (
-            "printf 1234567890", "printf 12345678901", "printf 12345; printf 123456 >&2",
-            "echo a; echo b  c >&2; exit 3", "echo out; exit 1", "kill -9 $$",
+        "what a command says": (_ran, [(script,) for script in ("printf 1234567890", "printf 12345678901",
+            "printf 12345; printf 123456 >&2", "echo a; echo b  c >&2; exit 3", "echo out; exit 1", "kill -9 $$",
             "printf '?%.0s' $(seq 400) >&2; exit 2")]),
         "late answers": (_late, [0.0625, -1.0]),
         "deadlines": (lambda: deadlines.QUESTION_S, [()]),

@@ -3,6 +3,7 @@
 To add a case, add a row, run `scripts/golden.py texts`, and read what it kept. A text that is none is a ParseError.
 """
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from ncclprobe.facts import (
     traffic,
 )
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.interfaces import Address, Interface
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.machine import Dmi, NamedMachine
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE
@@ -48,11 +50,10 @@ from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host import Question, pasted_job
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import Failed, HostError, ParseError, TimedOut
+from ncclprobe.model.errors import Denied, Failed, NcclprobeError, TimedOut
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.facts import made_up as of
-from tests.facts import made_up_jobs, made_up_processes
 from tests.facts.made_up import GONE, NVML, TCP, learn
 
 UNREAD = r"""why=("|').*?\1, (?=refused='ParseError')"""  # what Python says of it differs by release
@@ -131,6 +132,17 @@ def _gbps(gtps: float | None, lanes: int | None) -> object:
 def _merged(*files: str) -> object:
     merged = nccl_conf.merge(Environment({"A": "shell", "E": ""}), [nccl_conf.parse_conf(each, "f") for each in files])
     return merged.effective, merged.overridden
+
+
+def _leads(name: str, driver: str = "", kind: str = "", flag: str = "up", *own: str) -> object:
+    addresses = tuple(Address(name, "inet6" if ":" in each else "inet", each, "", running=True) for each in own)
+    of = Interface(name, 2, frozenset({flag}), 1500, driver=driver, kind=kind, addresses=addresses)
+    return of.ends_here, of.leads_out
+
+
+def _entries(name: str) -> object:
+    lines = "10.0.0.1 N0.Site n0\n10.0.0.2 n1.site N0\n10.0.0.3 n2\n10.0.0.4 n1.SITE\n"
+    return [each.line for each in names.Names(names.hosts(lines)).entries(name)]
 
 
 HEALTHY: dict[str, str] = json.loads((FACTS.parent / "nvidia_smi_gpu.json").read_text())
@@ -226,77 +238,94 @@ _CUT = {"length": 70, "rows": {"0x000": "ff" * 4}}
 
 CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     cpu.cpu_list: ["0", "0-2,5\n", "", "8,10-11", "3-3", "2-1", "a", "0-1-2", "1,,2", "-1",
-                   f"0-{bounds.LISTED_NUMBERS - 1}", f"0-{bounds.LISTED_NUMBERS}", "1234567"],
+                   f"0-{bounds.LISTED_NUMBERS - 1}", f"0-{bounds.LISTED_NUMBERS}", "1234567", "9-1" + ",1" * 99,
+                   *(f"0-9,100-{bounds.LISTED_NUMBERS + more}" for more in (89, 90, 95)), f"0-{'9' * 6}" + ",1" * 99],
     cpu.model_name: ["model name\t: A  \nmodel name\t: B\n", "cpu\t\t: POWER9\n", "cpus : 3\n", ""],
     machine.distribution: ['NAME="x"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n', "PRETTY_NAME='Rocky Linux 9'\n", "NAME=x\n",
-                           "", "PRETTY_NAME='x"],
+                           "", "PRETTY_NAME='x", "PRETTY_NAME=a=b", "PRETTY_NAME='" + ODD],
+    kernel_log.uptime: ["350.25 700.00\n", "350 700", "", "1" * 13 + ".5 "],
     machine.synchronized: ["NTPSynchronized=yes\n", "NTPSynchronized=no", "", "yes"],
-    machine.identify: [
-        *((Dmi("Amazon EC2", product), VIRTUAL, "") for product in ("p5.48xlarge", "unnamed")),
+    machine.identify: [*((Dmi("Amazon EC2", product), VIRTUAL, "") for product in ("p5.48xlarge", "unnamed")),
         (Dmi("Amazon EC2", "g4dn.metal"), VIRTUAL, "xen"), (Dmi("Amazon EC2", "g5g.16xlarge"), ARM, ""),
-        (Dmi("Google", "Google Compute Engine"), VIRTUAL, ""), (Dmi("Google", "Google Compute Engine 2"), ARM, ""),
-        (Dmi("Microsoft Corporation", "Virtual Machine", asset_tag=AZURE), VIRTUAL, ""),
+        (Dmi("Google", "Google Compute Engine"), VIRTUAL, ""), (Dmi("Google", "Google Compute Engine 2"), ARM, ""), (
+        Dmi("Microsoft Corporation", "Virtual Machine", asset_tag=AZURE), VIRTUAL, ""),
         (Dmi("Microsoft Corporation", "Surface"), ARM, ""), (Dmi("Microsoft Corporation", "Virtual Machine"), ARM, ""),
         (Dmi("Oracle Corporation", "ORACLE SERVER X9", asset_tag="OracleCloud.com"), "flags\t\t: fpu\n", ""),
         (Dmi("Acme", "Virtual Machine"), ARM, ""), (Dmi("Acme", "node.metal"), VIRTUAL, ""), (Dmi(), ARM, "xen"),
         (Dmi(bios_vendor="VMware"), ARM, ""), (Dmi(board_vendor="QEMU"), ARM, ""), (Dmi("Supermicro", "S.2"), ARM, ""),
-        (Dmi("NVIDIA", "DGXH100"), "flags\t\t: fpu hypervisors\n", ""),
-    ],
+        (Dmi("NVIDIA", "DGXH100"), "flags\t\t: fpu hypervisors\n", ""), *((Dmi(bios_vendor=name), ARM, "") for name in (
+        "KVM", "OpenStack", "Amazon EC2", "VMW", "innotek GmbH", "VirtualBox", "Xen", "Bochs", "Parallels", "BHYVE",
+        "Hyper-V", "Google Compute Engine", "Dell Inc.")), ],
     cgroup.quota: ["max 100000", "-1", ("150000", "100000"), "100000", "x 100000", "100000 0", "", "-5 100000", "5 1 1",
-                   "0 1"],
+                   "0 1", "1 2 3", ("5", ODD), "9" * 18 + " 1", "9" * 19 + " 1"],
     cgroup.nbytes: ["max\n", "4096\n", str((1 << 60) - 1), str(1 << 60), "x", "-1", ""],
-    cgroup.throttling: ["nr_periods 1\nnr_throttled 2\nthrottled_usec 3\n", "nr_periods 1\nthrottled_time 3\n", ""],
-    cgroup.places: [(of.GROUPS1, of.MOUNTS1), ("0::/\n", of.MOUNTS2), ("0::/\n", ""), ("x", ""), ("0::/\n",
-                    "30 23 0:26 / /x"),
-                    ("4:memory:/other\n", of.MOUNTS1), ("0::/" + "a/" * 40 + "\n", of.MOUNTS2)],
+    cgroup.throttling: ["nr_periods 1\nnr_throttled 2\nthrottled_usec 3\n", "nr_periods 1\nthrottled_time 3\n", "",
+                       "nr_throttled 2\nthrottled_usec 3\n"],
+    cgroup.places: [(of.GROUPS1, of.MOUNTS1), ("0::/\n", of.MOUNTS2), ("0::/\n", ""), ("x", ""),
+        ("0::/\n", "30 23 0:26 / /x"), ("4:memory:/other\n", of.MOUNTS1), ("0::/" + "a/" * 40 + "\n", of.MOUNTS2),
+        (ODD, ""), ("0::/\n", ODD), *(("0::/a\n", line) for line in (of.MOUNTS2 + of.MOUNTS2.replace("/sys/fs", "/mnt"),
+        "1 2 3 / - cgroup2 c rw", "1 2 3 / - ext4 c x", "1 2 3 / /c - cgroup2 c rw", "1 2 3 / /c rw - cgroup2 c",
+        "1 2 3 / /c rw - cgroup2 c - x rw"))],
     process.namespace: ["ipc:[4026531839]", "ipc:[x]", ""],
     process.real_user: ["Name:\tx\nUid:\t7\t0\t0\t0\n", "Uid: 7\n"],
     process.status: [of.STATUS, of.STATUS.replace("Mems", "x"), of.STATUS.replace("CapEff", "x"),
-                     of.STATUS.replace("0020", "x"),
-                     of.STATUS.replace("0000000000204000", "ffffffffffffffff")],
+        of.STATUS.replace("0020", "x"), of.STATUS.replace("0000000000204000", "ffffffffffffffff")],
     process.is_held: [("x", True, {"paths": ["x"], "hidden": 0}, False), ("x", True, {"paths": [], "hidden": 5}, True),
                       ("x", False, {"paths": [], "hidden": 0}, True), ("x", False, {"paths": [], "hidden": 5}, True),
                       ("x", True, {"paths": [], "hidden": 0}, False)],
-    _limits_of: [{}, {"SLURM_JOB_UID": "1000"}, {"SLURM_JOB_UID": "2000"},
-                 {"SLURM_JOB_UID": "2000", "SLURM_RLIMIT_NOFILE": "U4096", "SLURM_RLIMIT_MEMLOCK": str((1 << 64) - 1)},
-                 {"SLURM_JOB_UID": "2000", "SLURM_RLIMIT_NOFILE": str((1 << 63) - 2), "SLURM_RLIMIT_MEMLOCK": "many"},
-                 ({"SLURM_JOB_UID": "2000"}, '[["a:1", 1, "-", "memlock", "-1"], ["a:2", 1, "soft", "memlock", "2"]]')],
+    _limits_of: [{}, {"SLURM_JOB_UID": "1000"}, {"SLURM_JOB_UID": "2000"}, {"SLURM_JOB_UID": "2000",
+        "SLURM_RLIMIT_NOFILE": "U4096", "SLURM_RLIMIT_MEMLOCK": str((1 << 64) - 1)}, {"SLURM_JOB_UID": "2000",
+        "SLURM_RLIMIT_NOFILE": str((1 << 63) - 2), "SLURM_RLIMIT_MEMLOCK": "many"}, ({"SLURM_JOB_UID": "2000"},
+        '[["a:1", 1, "-", "memlock", "-1"], ["a:2", 1, "soft", "memlock", "2"]]'), ({"SLURM_JOB_UID": "2000"},
+        '[["a:1", 1, "-", "memlock", "infinity"], ["a:2", 0, "hard", "memlock", "2"]]'), *({"SLURM_JOB_UID": "2000",
+        "SLURM_RLIMIT_NOFILE": each, "SLURM_RLIMIT_MEMLOCK": "7"}
+        for each in (str((1 << 63) - 1), "9" * 20, "9" * 21, "U", "-5"))],
     _container: [({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/.dockerenv"), ({"APPTAINER_CONTAINER": "/x.sif"}, ""),
                  ({"SINGULARITY_CONTAINER": "/x.sif", "container": "x"}, ""), ({"container": "lxc"}, "/.dockerenv"),
                  ({"container": "podman"}, "/run/.containerenv"), ({"container": "lxc"}, ""), ({}, ""),
                  ({}, "", "0::/kubepods/besteffort/pod1\n"), ({}, "", "0::/machine.slice/machine-x\n"),
                  ({}, "", "0::/libpod-7\n")],
-    memory.meminfo: ["MemTotal:  1024 kB\nMemAvailable:  512 kB\n", "MemTotal: 1024 kB\n", "MemAvailable: 1 kB\n", ""],
+    memory.meminfo: ["MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapTotal: 3 kB\nSwapFree: 2 kB\n",
+                     "MemTotal:  1024 kB\nMemAvailable:  512 kB\n", "MemTotal: 1024 kB\n", "MemAvailable: 1 kB\n", ""],
     memory.policy: ["7ffe8 default stack anon=3", "7ffe8 bind:1 stack", "7ffe8 bind=static:0-1,3 stack",
                     "7ffe8 prefer (many):2 stack", "7ffe8 local stack", "x", ""],
     driver.loaded: ["NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC\n",
                     "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build\n", "GCC version"],
-    driver.state: ["a\nREADY \n", "", "\n", "x" * 40, "x" * 41],
-    driver.nodes: ["# a\n\n1 # b\n2", "n\n" * bounds.IMEX_NODES, "n\n" * (bounds.IMEX_NODES + 1)],
+    driver.state: ["a\nREADY \n", "", "\n", "x" * 40, "x" * 41, "a\n  READY \n"],
+    driver.nodes: ["# a\n\n1 # b # c\n2", "n\n" * bounds.IMEX_NODES, "n\n" * (bounds.IMEX_NODES + 1)],
     driver.kernel_version: ["5.15.0-1053-nvidia", "6.8", "6", "x"],
     driver.fabric_manager_version: ["Fabric Manager version is : 535.161.08\n", "Fabric Manager version is : x"],
     names.comm_id_host: ["10.0.0.1:9999", "[fe80::1%eth0]:9999", "head", "a,b:1", ":1,c:2", "ab", "a", "", ":99",
-                         "[::1", "[n1]:9"],
-    names.sources: ["hosts: files", "hosts : a b", "hosts:a [x=y] b # c", "host: x", ""],
+                         "[::1", "[n1]:9", "[::1]:9]:5", ",,n7:1"],
+    names.sources: ["hosts: files", "hosts : a b", "hosts:a [x=y] b # c", "host: x", "", "hosts files", "hosts:a:b c",
+                    "host\nhosts: d"],
     interfaces.place: ["../../devices/virtual/net/lo", "../../devices/pci0000:00/0000:00:1c.0/0000:02:00.1/net/a",
                        "../../devices/vmbus/x/net/a", "../../devices/pci10000:00/10000:e1:00.0/net/a"],
     interfaces.device_type: ["DEVTYPE=bond \nX=1\n", "X=1\n"],
-    interfaces.parse_address: [
-        *(("eth0", {"family": family, "address": address, "netmask": mask}, True)
-          for family, address, mask in ((2, "10.0.0.1", "255.0.0.0"), (10, "fe80::1%a", None), (2, "x", None),
-                                        (2, "10.0.0.1", "y")))],
+    interfaces.parse_address: [*(("eth0", {"family": family, "address": address, "netmask": mask}, True) for family,
+        address, mask in ((2, "10.0.0.1", "255.0.0.0"), (10, "fe80::1%a", None), (2, "x", None),
+        (2, "10.0.0.1", "y")))],
+    names.hosts: ["10.0.0.1\n::1 a b # c\nx y\n10.0.0.2 n0 n1 # a\n"],
+    names.resolv_conf: ["search x ; y # z\noptions a # b ; c\noptions d\ndomain e f\n", "nameserver 1\nsearch\n"],
+    _entries: ["n0", "N1.site", "n2", "10.0.0.1"],
+    _leads: [*((each,) for each in ("virbr0", "vmnet8", "lxcbr0", "lxdbr0", "podman1", "nerdctl0", "cbr0",
+        "tmfifo_net0", "kube-ipvs0", "nodelocaldns", "docker0", "docker_gwbridge", "cni0", "cni-podman0", "cnix",
+        "br-0123456789ab", "br-0", "veth12", "veth", "cali1", "lxc5", "lo", "lo1", "eth0", "virbr0x")),
+        ("a", "", "dummy"), ("a", "", "", "loopback"), ("a", "", "bond"), *(("usb0", driver, "", "up", "169.254.0.17",
+        "fe80::1%usb0", "16.1.15.2") for driver in ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host",
+        "r8152")), ("u", "cdc_ncm", "", "up", "fe80::1", "10.0.0.5"), ("u", "cdc_ncm", "", "up", "10.0.0.5", "fe80::1"),
+        ("u", "cdc_ncm", "", "up", "16.1.15.4"), ("u", "cdc_ncm")],
     routes.main4: [of.ROUTE, "", "odd", of.ROUTE.replace("010200C0", "x"), of.ROUTE.replace("Destination", "x"),
                    "0: lookup local"],
     routes.main6: [of.ROUTE6, "", "x\n"],
     routes.rules: [json.dumps(of.RULES), "", "odd", "0: from all lookup local", "{}", "[7]", '[{"priority": "x"}]',
                    '[{"priority": 1, "src": "x/9"}]'],
     routes.tables: [json.dumps(of.TABLE), "[]", '[{"dst": "x"}]', '[{"dst": "10.0.0.1/8", "metric": "x"}]'],
-    ports.port_list: ["29500,40000-40010\n", "", "65535", "65536", "1-65536", "1-", "5,x", "1 2", "70000"],
-    ports.port_range: ["32768\t60999\n", "1", "1 2 3", "a b"],
+    ports.port_list: ["29500,40000-40010\n", "", "65535", "65536", "1-65536", "1-", "5,x", "1 2", "70000", "5-9,7"],
+    ports.port_range: ["32768\t60999\n", "1", "1 2 3", "a b", "1 b", "a 2"],
     ports.number: ["-1\n", "1 2", "x"],
-    ports.listening: [TCP, of.TCP6, TCP.replace("0100007F:733C", "00000000:0016"), "", "sl\n", TCP.replace(" 0A ",
-                      " 01 "),
-                      TCP.replace("0100007F", "7F"), TCP.replace("0100007F", "0100007F" * 2)],
+    ports.listening: [TCP, of.TCP6, TCP.replace("0100007F:733C", "00000000:0016"), "", "sl\n",
+        TCP.replace(" 0A ", " 01 "), TCP.replace("0100007F", "7F"), TCP.replace("0100007F", "0100007F" * 2)],
     ports.time_wait: ["TCP: inuse 5 tw 28 alloc 23\n", "UDP: tw 3\n", ""],
     ports.chains: ['{"nftables": []}', "{}", "[]", "x",
                    '{"nftables": [{"chain": {"hook": "input", "type": "filter"}}]}'],
@@ -310,15 +339,16 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     infiniband.rate: ["800 Gb/sec (4X XDR)\n", "100 Gb/sec (2X HDR)", "2.5 Gb/sec (1X)", "10 Gb/sec (4X)",
                       "2.5 Gb/sec (1X SDR)", "40 Gb/sec (4X FDR10)", "", "400", "400 Gb/s (4X NDR)", "-1 Gb/sec (4X)",
                       "400 Gb/sec (4X NDR) x"],
-    infiniband.state: ["1: DOWN\n", "7: Phy Test", "9: <unknown>", "4:ACTIVE", "ACTIVE", ""],
+    infiniband.state: ["1: DOWN\n", "7: Phy Test", "9: <unknown>", "4:ACTIVE", "ACTIVE", "", "2: INIT", "3: ARMED\n"],
     infiniband.hexadecimal: ["0x1a\n", "0xFFFF", "1a", "0x"],
     infiniband.parent: ["../../../0000:41:00.0\n", "../../../platform/rnic.0"],
     infiniband.gids: ['{"0": "::1", "12": "fe80::1", "x": "::2", "3": null}', '{"0": null, "1": null}', "{}",
-                      '{"0": "x"}'],
+        '{"0": "x"}', '{"10": "::2", "9": "::1", "123456": "::3"}', json.dumps({"0": ODD}), json.dumps([ODD])],
     infiniband.pkeys: ['{"10": "0xffff", "2": "0x7fff"}', '{"0": "x"}'],
     infiniband.counters: ['{"a": "0", "b": "-1", "c": null, "lifespan": "10", "d": "N/A (no PMA)"}', "odd", "[]",
-                          '{"a": 7}', '{"a": "7", "b": [1]}'],
-    infiniband.priorities: ['{"5": "1", "3": "1", "4": "0"}', "{}", "", "[]", "7", '{"a": "1"}'],
+                          '{"a": 7}', '{"a": "7", "b": [1]}', "[" * 100_000, '{"a": "7"}'],
+    infiniband.priorities: ['{"5": "1", "3": "1", "4": "0"}', "{}", "", "[]", "7", '{"a": "1"}', "[" * 100_000,
+                            '{"7": "1", "6": "2", "0": "1"}'],
     infiniband.gid_text: [*(infiniband.IPv6Address(text) for text in ("::ffff:10.0.0.1", "fe80::1", "::1"))],
     pci.identity: ["PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\nDRIVER=nvidia\n",
                    "PCI_CLASS=20700\nPCI_ID=15B3:1021\n", "PCI_ID=10DE:2330\n", "PCI_CLASS=x\nPCI_ID=10DE:2330\n", ""],
@@ -326,7 +356,7 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
                 "../../../devices/LNXSYSTM:00/VMBUS:00/47505500-0001-0000/pci0001:00/0001:00:00.0\n",
                 "../d/pci0000:64/0000:64:00.5/pci10000:00/10000:00:02.0/10000:01:00.0", "", "x/y", "0000:41:00.0"],
     pci.speed: ["16.0 GT/s PCIe\n", "8 GT/s\n", "2.5 GT/s PCIe", "Unknown\n", "Unknown speed", "x", "16 GB/s"],
-    pci.width: ["16\n", "1", "32", "0", "63", "255", "x"],
+    pci.width: ["16\n", "1", "2", "4", "8", "12", "32", "0", "3", "63", "255", "x"],
     _gbps: [(2.5, 1), (5.0, 8), (8.0, 16), (16.0, 16), (32.0, 16), (64.0, 16), (None, 16), (8.0, None)],
     pci.bars: [BARS, "0x0 0x1 0x0\n", ""],
     pci.aer: ["RxErr 3\nBadTLP 0\nBadDLLP 1\nTOTAL_ERR_COR 4\n", "", "x\n"],
@@ -336,43 +366,52 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     pci.settings: [space(express(0x5930)), space(express(0x2820, 0x8000)), space(express(0x2820, 0)),
                    space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40))],
     nvidia_smi.count: ["GPU 0: A\n  GPU 1: B\nGPU 2: C\n", "no devices\n", ""],
-    nvidia_smi.cuda_version: [
-        "NVML version : 570.86\nCUDA Version        : 12.4\n", "CUDA Version: 12\n",
+    nvidia_smi.cuda_version: ["NVML version : 570.86\nCUDA Version        : 12.4\n", "CUDA Version: 12\n",
         'CUDA version        : Deprecated, see "CUDA UMD version" instead\nCUDA UMD version    : 13.3\n'],
-    nvlink.parse: ["", "\n", "Link 0: 25 GB/s", "no", of.TWO_GPUS, of.TWO_GPUS * 2, of.TWO_GPUS.replace("Link 1",
-                   "Link 0"),
-                   of.TWO_GPUS.replace("<inactive>", "25 Gb"),
-                   "".join(f"> {line}\n" for line in of.TWO_GPUS.splitlines()),
-                   f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {of.TWO_GPUS.splitlines()[-1]}\n"],
-    nvml.members: [[0], [5, 1], [1 << 63], []],
+    nvlink.parse: ["", "\n", "Link 0: 25 GB/s", "no", "  no  ", of.TWO_GPUS.replace("\n", "  \n"),
+        "GPU 0: A (UUID: GPU-b) (UUID: GPU-c)\n Link 0: 25 GB/s\n Link 1: " + ODD,
+        "GPU 0: A (UUID: GPU-b) (UUID: GPU-c) d)\n Link 0: 25.5 GB/s\n", of.TWO_GPUS, of.TWO_GPUS * 2,
+        of.TWO_GPUS.replace("Link 1", "Link 0"), of.TWO_GPUS.replace("<inactive>", "25 Gb"),
+        "".join(f"> {line}\n" for line in of.TWO_GPUS.splitlines()),
+        f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {of.TWO_GPUS.splitlines()[-1]}\n"],
+    nvml.members: [[0], [5, 1], [1 << 63], [], [3 << 63, 1]],
     nvml.reasons: [0, 1, 0x1FF, 0x200, 1 << 63],
     software.parse_version: ["2.29.7", "2.29.7+cuda13.0", "v2.30.7-1", " 2.30\n", 22907, "22907", 20906, 2804, 2708, "",
                              "2", "two", "2.x", "0", 7, "123456789", "2.29.7.1", "9999", "10000"],
-    software.reaches: [((2, 28, 3), (2, 28, 3)), ((2, 28, 3), (2, 28)), ((2, 28, 3), (2, 28, 7)), ((2, 9, 6), (2, 28)),
-                       (None, (99, 0))],
+    software.reaches: [((2, 28, 2), (2, 28, 3)), ((2, 28, 3), (2, 28, 3)), ((2, 28, 3), (2, 28)),
+        ((2, 28, 3), (2, 28, 7)), ((2, 9, 6), (2, 28)), (None, (99, 0))],
     software.torch_cuda: ["cuda: Optional[str] = '13.0'\n", "__version__ = '2.1.0'\ncuda = '12.1'\nhip = None\n",
                           "cuda: Optional[str] = None\n", *(f"cuda: Optional[str] = '{bad}'\n" for bad in
                           ("9" * 5000, "x", "", "1234.5", "12.4" + "0" * 100))],
-    software.version_text: ['["x", "NCCL version 2.30.7+cuda13.3"]', '["NCCL version of nothing"]', "x", "7"],
+    software.version_text: ['["x", "NCCL version 2.30.7+cuda13.3"]', '["NCCL version of nothing"]', "x", "7",
+        "[" * 100_000, '["NCCL version 2.29", "NCCL version 2.30.1"]', '["a", "b"]'],
     loader.elf: [(json.dumps({"needed": ["a"], "runpath": "", "rpath": "$ORIGIN/../../n/lib:${ORIGIN}:/abs//x:$ORIGINS",
                               "needs_versions": {"libc.so.6": ["GLIBC_2.34"]}, "versions": ["A"]}), "/v/t/lib/a.so"),
-                 ("x", "/a"), ('{"needed": []}', "/a"), ('{"needed": [], "rpath": "../x:..", "runpath": "a"}', "/v/a")],
+                 ("x", "/a"), ('{"needed": []}', "/a"), *((json.dumps(each), "/v/t/a.so") for each in (
+                     {"needed": 7, "rpath": "", "runpath": ""}, {"needed": [], "rpath": 7, "runpath": ""},
+                     {"needed": ["b", "a"], "rpath": "../../x:./a/./b:/..:/../../c:/:a/../..", "runpath": ""})),
+                 ("[" * 100_000, "/a"), ('{"needed": [], "rpath": "../x:..", "runpath": "a"}', "/v/a")],
     nccl_conf.log_folder: ["/tmp/nccl.%h.%p", "/logs/%h/nccl.%p", "nccl.log", "stdout", "STDERR", "/dev/stderr", "",
                            "/a"],
-    nccl_conf.graph_trouble: [
-        '<graphs version="1"><graph id="0" pattern="4"/></graphs>\n', '<!-- ours -->\n<graphs version="1"/>',
-        '<system version="1"></system>', "", '<graphs version="1"><graph id="0"', '<graphs version="1"><graph id="0"/>',
-        '<graphs version="2"></graphs>', "<graphs ></graphs>", "# rings\n0 1 2 3"],
+    nccl_conf.graph_trouble: ['<graphs version="1"><graph id="0" pattern="4"/></graphs>\n',
+        '<!-- ours -->\n<graphs version="1"/>', '<system version="1"></system>', "",
+        '<graphs version="1"><graph id="0"', '<graphs version="1"><graph id="0"/>', '<graphs version="2"></graphs>',
+        "<graphs ></graphs>", "# rings\n0 1 2 3", '<graphs version="1"></graphs><graphs version="2"></graphs>',
+        '<graphs version="1">a/>b</graphs>', '\r\n <graphs version="1"></graphs>', '<graphs version="1">'],
     nccl_conf.conf_paths: [({}, "/h"), ({}, None), ({"NCCL_CONF_FILE": ""}, "/h"), ({"NCCL_CONF_FILE": "/s"}, "/h"),
                            ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 23, 0)), ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 22, 9)),
                            ({}, "", (2, 30, 3))],
     _merged: [("A=user\nB=user\nB=later\nE=user", f"A={SYSTEM_FILE}\nB=system\nC=system\n")],
-    placement.cloud_init: ['{"v1.region": "r", "v1.availability_zone": "z"}', "{}", "", "[]", "{", "null", '"x"'],
+    placement.cloud_init: ['{"v1.region": "r", "v1.availability_zone": "z"}', "{}", "", "[]", "{", "null", '"x"',
+                           json.dumps([ODD])],
     placement.pod_labels: ['cloud.google.com/gce-topology-block="b1"\ncloud.google.com/gce-topology-host="h9"\n'
-                           'cloud.google.com/gce-topology-subblock="s2"\ntopology.kubernetes.io/zone="us-central1-a"\n',
-                           "x\n", ""],
-    data_paths.parse_mounts: [of.FILE_SYSTEMS, "23 1 8:1 / /", "a b - c", "23 1 8:1 / / rw - ext4\n", ""],
-    environment.parse: ['{"A": "1", "B": null}', "", "[1]", '{"A": 1}', "odd"],
+        'cloud.google.com/gce-topology-subblock="s2"\ntopology.kubernetes.io/zone="us-central1-a"\n', "x\n", "",
+        "topology.kubernetes.io/region= \"a=b\" \ntopology.k8s.aws/network-node-layer-3=l3\n"
+        "topology.k8s.aws/network-node-layer-1=l1\ntopology.k8s.aws/network-node-layer-2=l2\n"],
+    data_paths.parse_mounts: [of.FILE_SYSTEMS, "23 1 8:1 / /", "a b - c", "23 1 8:1 / / rw - ext4\n", "",
+                              "1 2 3 / /x - ext4 d rw", "1 2 3 / /x rw - ext4 d - e rw", "1 2 3 / /x rw ext4 d rw",
+                              r"1 2 3 /\040r /a\677b rw - nfs s:/\0401 rw", "1 2 3 / /x rw - ext4 d"],
+    environment.parse: ['{"A": "1", "B": null}', "", "[1]", '{"A": 1}', "odd", '{"A": "1", "B": 7}', json.dumps([ODD])],
     _moved: [(Absent("a"), Count(1, 1)), (Count(1, 1), Absent("b")), (Count(1, 2), Count(5, 9)),
              (Count(9, 9), Count(9, 1))],
     _sent: [(0, 5), ((1 << 32) - 8, 8), (1 << 31, 10), ((1 << 31) - 1, 10), (1 << 32, 10), (1 << 33, 1 << 32),
@@ -391,14 +430,23 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
     "shapes of measured paths": (lambda said: learn(reach.paths, {("sample", "paths"): said}), [
         [], {}, {"me": 0}, {"me": 0, "names": {"x": "n0"}}, {"me": "0", "names": {}},
         {"me": 0, "names": {}, "rows": [{}]}, {"me": 0, "names": {"0": "n0"}}]),
-    "answers about data paths": (lambda said: learn(data_paths.data_paths, of.DATA | {("data", "stat",
-        "/link"): said}), [
-        {**of.LOOK, "kind": "fifo"}, {**of.LOOK, "uid": "0"}, [], {}, TimedOut("late")]),
+    "answers about data paths": (lambda said: learn(data_paths.data_paths, of.DATA | {("data", "stat", "/link"): said}),
+        [{**of.LOOK, "kind": "fifo"}, {**of.LOOK, "uid": "0"}, [], {}, TimedOut("late")]),
     "how many data paths": (lambda count: type(learn(data_paths.data_paths, {
         ("sample", "asked_paths"): {"paths": [f"/{each}" for each in range(count)]}})).__name__, [
         bounds.DATA_PATHS, bounds.DATA_PATHS + 1]),
-    "odd answers of NVML": (_odd_answer, [
-        ("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"),
+    "devices of a host": (lambda said: [(each.name, each.verbs, each.opens, [port.name for port in each.ports])
+        for each in learn(infiniband.infiniband, of.CARD | said).devices], [
+        {("list", f"{of.IB}/mlx5_0/ports"): ["2", "10", "1"]}, {("list", infiniband.VERBS): ["uverbs3", "uverbs4"],
+        **of.reads(infiniband.VERBS, **{"uverbs3/ibdev": Denied("three"), "uverbs4/ibdev": Denied("four")})}, {
+        ("list", infiniband.VERBS): ["uverbs4", "uverbs3", "x3"],
+        **of.reads(infiniband.VERBS, **{"uverbs4/ibdev": "mlx5_4\n"})}]),
+    "marks of a port": (lambda said: learn(infiniband.roce_qos, of.QOS | said, [of.fabric(replace(
+        of.ROCE, gids=(replace(of.ROCE.gids[0], index=0, netdev=""), *of.ROCE.gids)))]).ports, [
+        {}, {("read", f"{of.IB}/mlx5_0/tc/1/traffic_class"): f" {ODD}"}]),
+    "what Xids mean": (lambda code: (tuple(kernel_log.XIDS[code]), code in kernel_log.HARMLESS_XIDS,
+                                     code in kernel_log.LINK_XIDS), [(code,) for code in kernel_log.XIDS]),
+    "odd answers of NVML": (_odd_answer, [("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"),
         ("nvmlDeviceGetRemappedRows", [0, 0], "remap_failed"), ("nvmlDeviceGetMigMode", [True], "mig"),
         ("nvmlDeviceGetMigMode", [1, True], "mig"), ("nvmlDeviceGetComputeMode", 4, "compute_mode"),
         ("nvmlDeviceGetComputeMode", 3, "compute_mode"), ("nvmlDeviceGetComputeMode", -1, "compute_mode"),
@@ -406,38 +454,85 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         ("nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"),
         ("nvmlDeviceGetEnforcedPowerLimit", [700000], "power_limit_W"),
         ("nvmlDeviceGetTotalEccErrors", 7, "ecc_since_reset", 1, 0),
-        ("nvmlDeviceGetTotalEccErrors", 8, "ecc_ever", 1, 1),
-        ("nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}, "sram_worn")]),
+        ("nvmlDeviceGetTotalEccErrors", 8, "ecc_ever", 1, 1), ("nvmlDeviceGetSramEccErrorStatus",
+        {"bThresholdExceeded": 1}, "sram_worn"), ("nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_pending"),
+        ("nvmlDeviceGetMigMode", [0, 1], "mig_pending"), ("nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_failed"),
+        ("nvmlDeviceGetEccMode", [0, 1], "ecc"), ("nvmlDeviceGetComputeRunningProcesses", [None, 7, -1], "processes"),
+        ("nvmlDeviceGetComputeRunningProcesses", [None, 7, 0], "processes"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", 0x1F0, "throttle"), ("nvmlDeviceGetMemoryInfo",
+        {"total": 9, "used": 4}, "memory_used_bytes"), ("nvmlDeviceGetBAR1MemoryInfo", {"bar1Total": 8, "bar1Free": 3},
+        "bar1_bytes"), ("nvmlDeviceGetEnforcedPowerLimit", 699499, "power_limit_W"), ("nvmlDeviceGetViolationStatus",
+        {"violationTime": 2_500_000_001, "referenceTime": 7}, "hot_s", 1), *((function, number, field, *more)
+        for number, (function, field, *more) in enumerate((("nvmlDeviceGetCurrPcieLinkGeneration", "pcie_generation"),
+        ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"), ("nvmlDeviceGetMaxPcieLinkGeneration", "pcie_max_generation"),
+        ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_max_width"),
+        ("nvmlDeviceGetPowerManagementDefaultLimit", "power_default_W"),
+        ("nvmlDeviceGetApplicationsClock", "clock_MHz", 1), ("nvmlDeviceGetTemperature", "temperature_C", 0),
+        ("nvmlDeviceGetTemperatureThreshold", "slowdown_C", 1), ("nvmlDeviceGetPcieReplayCounter", "pcie_replays")),
+        1500))]),
+    "how many GPUs": (lambda said: learn(nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): said}), [
+        str(bounds.NVML_DEVICES), str(bounds.NVML_DEVICES + 1), "1", Failed("Driver Not Loaded"), "[" * 100_000]),
+    "names of GPUs": (lambda *rows: nvml.Gpus(tuple(nvml.Gpu(*row) for row in rows), "", (12, 4)).names, [
+        ((3, "A", "GPU-a", "00000000:C4:00.0"), (0, "B", "b", ""), (1, "", "", ""))]),
+    "Xids of NVML": (lambda said: nvml.xids(answers({("nvml", "xids"): said})), [
+        [[0, 79], [3, 13]], [], [[0]], [["0", 79]], {}, "x"]),
+    "heat of GPUs": (lambda said: nvml.heated_s(answers(NVML | said)), [{}, {("nvml", "nvmlDeviceGetCount"): GONE}, {
+        ("nvml", "nvmlDeviceGetViolationStatus", 1, 1): {"violationTime": 7}}]),
     "GPUs by nvidia-smi": (_by_smi, [({}, {}), ({},), (OLDER, OLDER)]),
     "a change of what nvidia-smi says": (lambda name, text: _differs(**{name: text}), [
         ("mig_mode", "<current_mig>N/A</current_mig>"), ("remapped_rows", "N/A"), ("fabric", "<state>N/A</state>"),
         ("applications_clocks", "<graphics_clock>9 GHz</graphics_clock>"), ("processes", ""),
         ("fb_memory_usage", "<total>GPU is lost</total>"), ("fb_memory_usage", "<total>[GPU requires reset]</total>"),
         ("fb_memory_usage", "<total>ERR!</total>"), ("compute_mode", "Exclusive_Process"),
-        ("fabric", "<state>Completed</state><status>Failure</status>"),
-        ("fabric", "<state>In Progress</state><status>N/A</status><health><bandwidth>Degraded</bandwidth>"
-                   "<route_unhealthy>True</route_unhealthy></health>"),
-        ("clocks_event_reasons", "<clocks_event_reason_hw_slowdown>Active</clocks_event_reason_hw_slowdown>"
-                                 "<clocks_event_reason_display_clocks_setting>Active"
-                                 "</clocks_event_reason_display_clocks_setting>"),
-        ("ecc_errors", "<volatile><double_bit><total>5</total></double_bit></volatile>"),
-        ("ecc_errors", "<volatile><sram_uncorrectable>N/A</sram_uncorrectable></volatile>"),
-        ("gpu_power_readings", "<current_power_limit>[N/A]</current_power_limit>"),
-        ("gpu_power_readings", "<current_power_limit>199.5 W</current_power_limit>"),
-        ("processes", "<process_info><type>C+G</type><used_memory>N/A</used_memory></process_info>")]),
-    "what nvidia-smi does not tell": (lambda text: _by_smi(text=text), [
-        "No devices were found", xml(), "<a/>", "<nvidia_smi_log><gpu>", f'<!ENTITY a "b">{xml(HEALTHY)}']),
-    "how many NVLinks": (lambda text: str(learn(nvlink.nvlink, NVML | {
-        ("nvml", "nvmlDeviceGetFieldValues", 0, "91", "0"): text}, [nvml.nvml]).gpus[0])[:60], [
-        "[2]", "[0]", f"[{bounds.NVLINKS}]", f"[{bounds.NVLINKS + 1}]", "[]", "[1, 1]", "7",
+        ("fabric", "<state>Completed</state><status>Failure</status>"), ("fabric",
+        "<state>In Progress</state><status>N/A</status><health><bandwidth>Degraded</bandwidth>"
+        "<route_unhealthy>True</route_unhealthy></health>"), ("clocks_event_reasons",
+        "<clocks_event_reason_hw_slowdown>Active</clocks_event_reason_hw_slowdown>"
+        "<clocks_event_reason_display_clocks_setting>Active" "</clocks_event_reason_display_clocks_setting>"), (
+        "ecc_errors", "<volatile><double_bit><total>5</total></double_bit></volatile>"), ("ecc_errors",
+        "<volatile><sram_uncorrectable>N/A</sram_uncorrectable></volatile>"), ("gpu_power_readings",
+        "<current_power_limit>[N/A]</current_power_limit>"), ("gpu_power_readings",
+        "<current_power_limit>199.5 W</current_power_limit>"), ("processes",
+        "<process_info><type>C+G</type><used_memory>N/A</used_memory></process_info>"), ("processes", "".join(
+        f"<process_info>{kind}<used_memory>{used}</used_memory></process_info>" for kind, used in (
+        ("<type>G</type>", "1 MiB"), ("<type>C</type>", "2 MiB"), ("", "3 MiB"), ("<type>M+C</type>", "4 MiB")))), *(
+        ("fb_memory_usage", f"<total>{said}</total><used>9 MiB</used>") for said in ("GPU requires restart",
+        "Insufficient Permissions", "Unknown Error", "9 MiB more", "9.6 MiB", "N/A",
+        "Requested functionality has been deprecated")), ("ecc_errors", "".join(
+        f"<aggregate><{kind}>{told}</{kind}></aggregate>" for kind, told in (("sram_uncorrectable_parity", "N/A"),
+        ("dram_uncorrectable", "3"), ("dram_correctable", "50")))), ("ecc_errors",
+        "<volatile><sram_uncorrectable_parity>2</sram_uncorrectable_parity><dram_uncorrectable>3"
+        "</dram_uncorrectable><dram_correctable>50</dram_correctable></volatile>"), ("ecc_errors",
+        "<volatile><sram_uncorrectable>x</sram_uncorrectable><dram_uncorrectable>ERR!"
+        "</dram_uncorrectable></volatile>"), ("fabric",
+        "<state>Completed</state><status>Success</status><clusterUuid>a</clusterUuid><cliqueId>7</cliqueId>"
+        "<health><route_recovery_in_progress>True</route_recovery_in_progress>"
+        "<access_timeout_recovery>True</access_timeout_recovery></health>"), ("fabric", "<state>Not Started</state>"),
+        ("fabric", "<state>Not Supported</state>"), ("fabric", "<state>x</state>"), *((f"{place}_mode", said) for place,
+        said in (("compute", "Exclusive_Thread"), ("compute", "Prohibited"), ("compute", "x"),
+        ("persistence", "Disabled"))), ("mig_mode",
+        "<current_mig>Disabled</current_mig><pending_mig>Enabled</pending_mig>"), ("ecc_mode",
+        "<current_ecc>Enabled</current_ecc><pending_ecc>Disabled</pending_ecc>"), ("remapped_rows",
+        "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>"), (
+        "temperature", "<gpu_temp>41 C</gpu_temp><gpu_temp_slow_threshold>87 C</gpu_temp_slow_threshold>"), (
+        "clocks_event_reasons", "".join(f"<clocks_event_reason_{each}>{said}</clocks_event_reason_{each}>" for each,
+        said in (("sw_thermal_slowdown", "Active"), ("hw_power_brake_slowdown", "Active"), ("sync_boost", "Not Active"),
+        ("gpu_idle", "Active"), ("applications_clocks_setting", "Active"), ("sw_power_cap", "Active"))))]),
+    "compute capabilities": (lambda said: [each.compute for each in _by_smi({}, {}, compute=said).all],
+                             [  # type: ignore
+        " 9.0 \n8.6", "9.0\n9", "9.0\nx.0", "x.0\n9.0", "9.0", "9.0\n9.0\n9.0", "9.0.1\n9.0"]),
+    "what nvidia-smi does not tell": (lambda text: _by_smi(text=text), ["No devices were found", xml(), "<a/>",
+        f"<{'b' * 99}/>", "<nvidia_smi_log><gpu>", f'<!ENTITY a "b">{xml(HEALTHY)}']),
+    "how many NVLinks": (lambda text: str(learn(nvlink.nvlink,
+        NVML | {("nvml", "nvmlDeviceGetFieldValues", 0, "91", "0"): text}, [nvml.nvml]).gpus[0])[:60], ["[2]", "[0]",
+        f"[{bounds.NVLINKS}]", f"[{bounds.NVLINKS + 1}]", "[]", "[1, 1]", "7", '[{"refused": "x", "why": "y"}]',
         '[{"refused": "Failed", "why": "Not Supported"}]', '[{"refused": "Failed", "why": "Unknown Error"}]']),
-    "libraries that are mapped": (_linked, [
-        (BASE, _SITE), (LATE, _SITE), (BASE, Loader()), (LATE, Loader(preload=("/x/libnccl.so.2.27.3",))),
-        ({CUDA_LIBRARY: BASE[CUDA_LIBRARY]}, Loader(preload=("/x/libnccl.so.2.27.3",))),
-        ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader(), "libcudart.so.12"),
-        ({CUDA_LIBRARY: {"needed": NEEDED}, "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader()),
-        ({CUDA_LIBRARY: {"needed": NEEDED}} | {f"{f}/libnccl.so.2": {} for f in ("/lib64", "/usr/lib64", "/usr/lib")},
-         Loader(library_path=("/lib64",)))]),
+    "libraries that are mapped": (_linked, [(BASE, _SITE), (LATE, _SITE), (BASE, Loader()),
+        (LATE, Loader(preload=("/x/libnccl.so.2.27.3",))), ({CUDA_LIBRARY: BASE[CUDA_LIBRARY]},
+        Loader(preload=("/x/libnccl.so.2.27.3",))), ({CUDA_LIBRARY: {"needed": NEEDED},
+        "/usr/lib64/libcudart.so.12": {}}, Loader(), "libcudart.so.12"), ({CUDA_LIBRARY: {"needed": NEEDED},
+        "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader()), ({CUDA_LIBRARY: {"needed": NEEDED}} | {
+        f"{f}/libnccl.so.2": {} for f in ("/lib64", "/usr/lib64", "/usr/lib")}, Loader(library_path=("/lib64",)))]),
     "libraries of a plugin that is named": (lambda named, reachable, software: _linked(
         BASE, _SITE, named=named, reachable=reachable, software=software), [
         ("ofi", True, INSTALLED), ("ofi", False, INSTALLED), (NET, False, INSTALLED), ("", False, Software({})),
@@ -453,11 +548,10 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "export NCCL_DEBUG=INFO\nexport NCCL_NET=IB\nmpirun -np 2 --bind-to none -H a,b -x NCCL_NET ./a",
         "mlx5_0 port 1 ==> eth0 (Up)\nlink mlx5_1/1 state ACTIVE physical_state LINK_UP netdev eth1"]),
     "threads that are left": (lambda most, used: cgroup.PidsLimit(most, "", used).left, [(5, 7), (5, Absent("x"))]),
-    "DMA-BUF": (lambda kernel, flavour: driver.GpuDirect({}, kernel, flavour).dma_buf, [
-        ((5, 12), "open"), ((5, 11), "open"), ((6, 0), "proprietary"), ((6, 0), None), ((6, 0), Absent("x")),
-        (Absent("x"), "open")]),
+    "DMA-BUF": (lambda kernel, flavour: driver.GpuDirect({}, kernel, flavour).dma_buf, [((5, 12), "open"),
+        ((5, 11), "open"), ((6, 0), "proprietary"), ((6, 0), None), ((6, 0), Absent("x")), (Absent("x"), "open")]),
     "loopback addresses": (lambda *found: names.Master("n", found).loopback,
-                           [("127.0.1.1", "::1", "fe80::1%eth0"), ("10.0.0.1",)]),
+                           [("127.0.1.1", "::1", "fe80::1%eth0"), ("10.0.0.1",), ("::1%lo", "10.0.0.1")]),
     "the route of a packet": (_ROUTES.leaving, [
         ("10.1.0.9", ""), ("10.1.0.9", "10.2.0.5"), ("10.9.0.9", "10.2.0.5"), ("8.8.8.8", "10.0.0.5")]),
     "kind of a function": (lambda code, vendor: pci.Identity(code, vendor, 0).kind, [
@@ -468,40 +562,47 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
                  [(), ("r",), ("r", "u"), ("r", "u", "d"), ("r", "u", "d", "v", "e")]),
     "settings in lspci's words": (lambda control, ats: str(pci.settings(space(express(control, ats)))),
                                   [(0x5930, None), (0x2820, 0x8000), (0, 0)]),
-    "fabric of NVLink": (_fabric, [
-        *((mask,) for mask in (0, 0x1AA, 0x001, 0x155, 0x154, 0x100, 0x200, 0x400)), (0, ("state", 4)),
-        (0, ("clusterUuid", [256] * 16)), (0, ("clusterUuid", 10**12)), (0, ("healthMask", None)),
-        (0, ("status", -1))]),
+    "fabric of NVLink": (_fabric, [*((mask,) for mask in (0, 0x1AA, 0x001, 0x155, 0x154, 0x100, 0x200, 0x400, 0x1200,
+        0xF00, 0x004, 0x010, 0x040)), (0, ("state", 4)), (0, ("clusterUuid", [256] * 16)), (0, ("clusterUuid", 10**12)),
+        (0, ("healthMask", None)), (0, ("status", -1))]),
     "topology files": (lambda text: nccl_conf.topology_file("/t", text), [
         TOPOLOGY, "", "not found", TOPOLOGY[:100], '<pci busid="1:0:0.0" class="0x0604"><pci busid="2:0:0.0"',
         '<system\tversion=\'1\'><pci class="0x030200" busid="0001:00:00.0"/></system>',
         '<system version="x"><pcix busid="1:0:0.0" class="0x0302"/><pci busid="a b" class="0x0302"/></system>',
-        "<pci " * 200_000, '<pci busid="' * 100_000]),
+        "<pci " * 200_000, '<pci busid="' * 100_000, "</system>", '<system version="2">', TOPOLOGY + " \n",
+        "".join(f'<pci busid="{number}:0:0.0" class="{code}"/>' for number, code in enumerate((
+            "0x0200", "0x0207", "0x0300", "0x0302", "0x030200", "0x0604", "0x02"))), '<pci busid="" class="0x0302"/>']),
     "events of the kernel's log": (lambda line: (*kernel_log.events([(1.5, line)]),
-                                                 bool(re.search(kernel_log.WANTED, line))),
-                                  (FACTS.parent / "kernel_log.txt").read_text().splitlines()),
+        bool(re.search(kernel_log.WANTED, line))), (FACTS.parent / "kernel_log.txt").read_text().splitlines()),
     "lines of nccl.conf": (lambda text, version: nccl_conf.parse_conf(text, "f", version), [
         *((text, version) for version in (None, GETLINE) for text in (
             "", "NCCL_DEBUG=INFO", "# a note\n\nNCCL_DEBUG=WARN\n", "NCCL_DEBUG = INFO\n", " # NCCL_DEBUG=INFO\n",
             "#NCCL_DEBUG=INFO\n", 'NCCL_NET="IB"  # why\n', "NCCL_NET_FORCE_MERGE=a=b\n", "NCCL_DEBUG=\n",
-            "NCCL_DEBUG\n=INFO\n", "A=1\nA=2\n", "A=1\0B=2\nC=3", "A=1\r\r\n")),
+            "NCCL_DEBUG\n=INFO\n", "A=1\nA=2\n", "A=1\0B=2\0C=3\nD=4", "A=1\r\r\n", "=1\nA=<value not recorded>\n")),
         ("A=1\r\n", (2, 30, 3)), ("A=1\r\n", (2, 30, 2)), ("#A=1\n# a note\n", (2, 25, 1)), ("#A=1\n", (2, 26, 0))]),
     "lengths in nccl.conf": (_lengths, [
         "n" * (LONGEST_FIELD + 1) + "=" + "v" * (LONGEST_FIELD + 2), "A=" + "x" * (LONGEST_LINE - 2) + "\nB=2",
         "A=" + "x" * (LONGEST_LINE - 2) + "B=2", ("A=" + "x" * (LONGEST_LINE - 2) + "B=2", GETLINE)]),
-    "lines that define nothing": (lambda text: [*nccl_conf.undefined(text, "f")], ["setenv A B\n\n# c\nD: E\nF=1\n"]),
+    "lines that define nothing": (lambda text: [*nccl_conf.undefined(text, "f")], ["  setenv A B \n\n# c\nD: E\nF=1\n",
+        "x" * (LONGEST_FIELD - 1), "x" * (LONGEST_FIELD + 1)]),
     "the mount of a path": (lambda path: data_paths.mount_of(path, data_paths.parse_mounts(of.FILE_SYSTEMS)).source, [
-        "/data/set", "/data", "/database", "/data/cache/x", "/my data/x", "/"]),
+        "/data/set", "/data", "/database", "/data/cache/x", "/my data/x", "/", "no path"]),
     "local and remote": (lambda kind: ((of := data_paths.Mount("/", kind, "s")).is_local, of.is_remote), [
-        "ext4", "tmpfs", "nfs", "nfs4", "lustre", "fuse.x", "fuse", "ceph", "other"]),
+        "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "squashfs", "erofs", "vfat",
+        "nfs", "nfs4", "nfs5", "lustre", "gpfs", "mmfs", "beegfs", "ceph", "glusterfs", "fuse.x", "fuse.", "fuse", "9p",
+        "virtiofs", "cifs", "smb3", "afs", "orangefs", "wekafs", "panfs", "pvfs2", "other", "nfs4x"]),
+    "file systems": (lambda *row: str(data_paths.Mount(*row)), [("/a", "nfs4", "s:/x"), ("/a", "ext4", "d", "/sub")]),
     "rates": (lambda *row: ((rate := data_paths.ReadRate(*row)).from_memory, rate.per_s), [
-        (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, 2.0, 0.0, "why")])}  # fmt: skip
+        (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, -2.0), (8, 2.0, 0.0, "why")])}  # fmt: skip
 
 
 def results() -> Iterator[tuple[str, list[str]]]:
     """Yield each function, and a line for each of its rows: the arguments and what comes of them."""
     named = {f"{each.__module__.removeprefix('ncclprobe.')}.{each.__name__}": (each, CALLS[each]) for each in CALLS}
-    for name, (function, rows) in {**named, **DERIVED, **made_up_jobs.rows(), **made_up_processes.rows()}.items():
+    names = ("fleet", "jobs", "matrices", "model", "processes", "ranks", "records", "tables")
+    others = [importlib.import_module(f"tests.facts.made_up_{name}") for name in names]
+    tables = [named, DERIVED, *(module.rows() for module in others)]
+    for name, (function, rows) in ((name, row) for table in tables for name, row in table.items()):
         long = [ODD, f"{ODD} {ODD}\n{ODD}"] if isinstance(rows[0], str) else []
         yield name, [f"{each!r:.70} -> {_result(function, each)}" for each in (*rows, *long)]
 
@@ -509,11 +610,12 @@ def results() -> Iterator[tuple[str, list[str]]]:
 def _result(function: Callable[..., object], arguments: Any) -> str:
     try:
         found = function(*arguments) if isinstance(arguments, tuple) else function(arguments)
-    except (ParseError, HostError, ValueError) as error:
-        return f"{type(error).__name__} {[*map(len, re.findall(r'[?]+', str(error)))] or ''}".rstrip()
+    except (NcclprobeError, ValueError) as error:
+        return re.sub(r"[?]{9,}", lambda each: f"{len(each[0])}x?", f"{type(error).__name__}: {error}")[:300]
     spelled = re.sub(
         r"frozenset\(\{(.*?)\}\)",
         lambda each: str(sorted(each[1].split(", "))),
         found if isinstance(found, str) else repr(found),
     )
-    return f"{re.sub(UNREAD, '', spelled):.2000}"
+    rounded = re.sub(r"\d+\.\d{7,}(e-\d+)?", lambda each: f"{float(each[0]):.6g}", spelled)  # libraries differ beyond
+    return f"{re.sub(UNREAD, '', rounded):.2000}"

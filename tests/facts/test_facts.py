@@ -25,7 +25,7 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.nccl import parameters
 from ncclprobe.report import text
 from tests.each_row import each_row
-from tests.facts.made_up import NVML, learn
+from tests.facts.made_up import learn
 from tests.facts.made_up_texts import CALLS, HEALTHY, xml
 
 PARSERS = [each for each, rows in CALLS.items() if all(isinstance(row, str) for row in rows) and each != comm_id_host]
@@ -46,17 +46,6 @@ def test_no_text_in_place_of_a_value_hides_the_gpus_of_nvidia_smi(said: str, nam
     answers = {("nvml", "nvmlDeviceGetCount"): Missing("no"), nvidia_smi.ASK: xml(HEALTHY | {name: plain}),
                ("run", "nvidia-smi", "--version"): "CUDA Version : 12.8\n"}  # fmt: skip
     assert len(learn(nvml.nvml, answers).all) == 1
-
-
-@given(st.lists(st.sets(st.integers(0, 63)), max_size=4))
-def test_a_set_in_words_has_its_members(sets: list[set[int]]) -> None:
-    words = [sum(1 << bit for bit in bits) for bits in sets]
-    assert nvml.members(words) == tuple(64 * place + bit for place, bits in enumerate(sets) for bit in sorted(bits))
-
-
-def test_too_many_gpus_are_refused() -> None:
-    found = learn(nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): "100000"})
-    assert (found.refused, "100000 GPUs" in found.why) == ("ParseError", True)
 
 
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:

@@ -294,9 +294,7 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -
         ("CREATE TRIGGER t AFTER INSERT ON tests BEGIN DELETE FROM reports; END", "is damaged: its tables are not"),
         ("DROP TABLE readings", "is damaged: its tables are not those of a store"),
         ("UPDATE nodes SET standing = '{\"name\": 3}'", "is damaged: "),
-        ("UPDATE nodes SET standing = x'ff00'", "is damaged: "),
-    ],
-)
+        ("UPDATE nodes SET standing = x'ff00'", "is damaged: ")])  # fmt: skip
 def test_a_store_that_was_changed_is_refused(tmp_path: Path, statement: str, why: str) -> None:
     filled(tmp_path / "fleet.db", day_of("n1", 0))
     changed(tmp_path / "fleet.db", statement)

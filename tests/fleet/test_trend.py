@@ -6,79 +6,20 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from report.samples import HEALTHY, SICK
 
-from fleet.made import DOWN, day_of, filled
+from fleet.made import day_of, filled
 from ncclprobe.checks.trend.history import rate
 from ncclprobe.commands import main
 from ncclprobe.engine import history
 from ncclprobe.fleet import child, store
-from ncclprobe.fleet.extract import told
-from ncclprobe.fleet.shared import change
-from ncclprobe.model.errors import TimedOut, UsageError
-from ncclprobe.model.findings import Severity, Status, Verdict, fail
+from ncclprobe.model.errors import TimedOut
+from ncclprobe.model.findings import Severity
 from ncclprobe.model.fleet import History
-from ncclprobe.model.measurement import Measurement
-from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.model.values import replace
 from tests.each_row import each_row
-
-
-def rates(made: Report) -> dict[tuple[str, str], float]:
-    return {(each.node, number.called): reading.value for each in told(made, "r.json")
-            for number, reading in each.numbers.items()}  # fmt: skip
-
-
-def test_only_the_largest_size_of_an_operation_counts_and_no_doubtful_one() -> None:
-    row = day_of("n1", 0).measurements[0]
-    small = replace(row, nbytes=1 << 20, busbw_GBps=90.0)
-    rows: list[tuple[list[Measurement], list[float]]] = [
-        ([small, row], [391.0]),
-        ([small, replace(row, status="inconclusive")], [90.0]),
-        ([replace(row, wrong=3)], []),
-        ([replace(row, nodes=2, ranks=16)], []),
-        ([replace(row, busbw_GBps=0.0)], []),
-    ]
-    found = [list(rates(day_of("n1", 0, measurements=tuple(each))).values()) for each, _ in rows]
-    assert found == [wanted for _, wanted in rows]
-    ((number, _),) = told(day_of("n1", 0), "r.json")[0].numbers.items()
-    assert "550.54.15" not in number.how  # a driver may be the cause of a change, and begins no new series
-
-
-def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"nodes": ()}, "names no node"),
-        ({"started": "yesterday"}, "is not a time"),
-        ({"files": ("a.log",)}, "a report of `explain`"),
-        ({"nodes": HEALTHY.nodes * 2}, "twice"),
-    ]
-    for more, why in changes:
-        with pytest.raises(UsageError, match=why):
-            told(replace(HEALTHY, **more), "r.json")
-
-
-def test_no_text_of_a_report_forges_a_row_or_is_kept_whole() -> None:
-    (copy, *_) = SICK.copies
-    found = fail("mlx5_0\nn9  failing", "bad \x1b[2J" + "x" * 999, blame="node")
-    copy = replace(copy, node="n1", device="GPU3\nn9  failing" * 99)
-    made = day_of("n1", 0, found, driver="550\n560", copies=(copy,))
-    (one,) = told(made, "r.json")
-    texts = [*one.machine.values(), one.faults[0].subject, one.faults[0].message]
-    texts += [text for number in one.numbers for text in (number.part, number.name, number.how)]
-    assert all(text.isprintable() and len(text) <= 1000 for text in texts)
-    assert "GPU3\\nn9  failing" in "".join(texts)
-
-
-def test_what_changed_is_what_changed_on_most_nodes() -> None:
-    old, new = {"driver": "1", "kernel": "6"}, {"driver": "2", "kernel": "6"}
-    assert change([(old, new), (old, new), (old, old)]) == ("driver changed 1 → 2",)
-    assert change([(old, new), (old, old)]) == ()
-
 
 DOCTOR = ("doctor", "--backend", "gloo", "--local", "--no-config", "-q")
 PATIENCE_S = 30.0
@@ -99,18 +40,6 @@ def test_a_loss_is_told_by_a_child_and_asking_adds_nothing(tmp_path: Path) -> No
     (found,) = rate.run(child.past(msgspec.json.encode(last), path, PATIENCE_S)["n7"])
     assert (found.severity, found.subject, found.blame) == (Severity.WARN, "all_reduce 1 GiB", "node")
     assert rows(path) == before
-
-
-def test_what_a_trend_found_is_no_fault_that_the_store_keeps_and_a_run_that_a_signal_ended_is_not_kept() -> None:
-    report = day_of("n7", 1, DOWN)
-    trend = Verdict("trend.rate", "n7", report.status, "slower", findings=(DOWN,))
-    (node,) = told(replace(report, checks=(trend,)), "test")
-    assert (node.faults, node.looked) == ((), ())
-    ended = Verdict("run.pairs", "n7", Status.UNKNOWN, "x", why="ended by SIGTERM in phase 'start'", required=True)
-    report = replace(day_of("n7", 1), status=Status.UNKNOWN, checks=(ended,))
-    with pytest.raises(UsageError, match="a signal ended its run"):
-        told(report, "test")
-    assert told(replace(report, checks=(replace(ended, why="the time was over"),)), "test")
 
 
 def test_each_node_of_a_report_has_its_own_past_and_a_store_that_fails_is_unknown(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def _groups(table: _Columns, value: Json) -> Iterator[FlightGroup]:
         yield FlightGroup(
             _text(backend), _text(name), _text(desc), ranks.get(name, ()), enqueued, started, completed, timeout_s
         )
-    for name in ranks.keys() - {name for _, name, _ in table.groups}:
+    for name in sorted(ranks.keys() - {name for _, name, _ in table.groups}):
         if ranks[name]:
             yield FlightGroup("", name[:MAX_TEXT], described[name], ranks[name])
 
