@@ -21,13 +21,13 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 VERSIONS = "NCCL_2 { global: ncclAllReduce; }; NCCL_3 { global: ncclCommSplit; } NCCL_2;"
 GIVER = """const char text[] = "NCCL version 2.31.2+cuda13.3"; const char other[] = "NCCL version of nothing";
 const char long_text[] = "long: 0123456789012345678901234567890123456789012345678901234567890123456789";
-int ncclAllReduce(void) { return 1; } int ncclCommSplit(void) { return 2; }\n"""
+int ncclAllReduce(void) { return 1; } __attribute__((weak)) int ncclWeak(void) { return 3; } int ncclCommSplit(void) { return 2; }\n"""
 ASKER = """int ncclAllReduce(void); int ncclCommSplit(void); __attribute__((weak)) int ncclMaybe(void);
 int both(void) { return ncclAllReduce() + ncclCommSplit() + (ncclMaybe ? 1 : 0); }\n"""
 PLUGIN = """typedef struct { const char* name; int (*init)(void); } plugin_t; static int init(void) { return 0; }
 plugin_t ncclNetPlugin_v8 = {"AWS Libfabric", init}; const plugin_t ncclNetPlugin_v7 = {"AWS Libfabric", init};
 plugin_t ncclTunerPlugin_v3 = {"nccl_ofi_tuner", init}; plugin_t ncclNetPlugin_v6 = {0, init};
-int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
+plugin_t ncclNetPlugin_v5; plugin_t ncclNetPlugin_v4 = {"odd\\001", init}; int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
 int ncclNetPlugin_function(void) { return 1; } const char* told = "NET/OFI Initializing aws-ofi-nccl 1.14.0-aws";\n"""
 SHARED = ("cc", "-shared", "-fPIC")
 
@@ -58,7 +58,7 @@ def test_a_library_says_what_it_needs_where_to_look_and_which_versions_and_symbo
     assert elf.dynamic(nccl).versions == ("libnccl.so.2", "NCCL_2", "NCCL_3")
     assert set(elf.dynamic(asks).needs_versions["libnccl.so.2"]) == {"NCCL_2", "NCCL_3"}
     both = ("ncclAllReduce", "ncclCommSplit")  # and a weak symbol is not missed
-    assert (elf.symbols(nccl, "nccl"), elf.symbols(asks, "nccl")) == ((both, ()), ((), both))
+    assert (elf.symbols(nccl, "nccl"), elf.symbols(asks, "nccl")) == (((*both, "ncclWeak"), ()), ((), both))
     assert elf.symbols(nccl, "ncclA") == (both[:1], ())
     assert elf.texts(nccl, "NCCL version 2.") == ("NCCL version 2.31.2+cuda13.3",)
     assert elf.texts(nccl, "NCCL version") == ("NCCL version 2.31.2+cuda13.3", "NCCL version of nothing")
@@ -105,7 +105,10 @@ def test_a_damaged_library_is_read_or_refused(libraries: Path, cut: int, at: int
             read(str(damaged))
 
 
-@each_row("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10])
+FAR = b"\x7fELF\x02\x01" + b"\0" * 26 + b"\xff" * 32  # tables behind any file's end
+
+
+@each_row("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10, FAR])
 def test_what_is_no_library_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)
     for read in READERS:
@@ -149,7 +152,7 @@ OLD_FORMAT = b"ld.so-1.7.0\0" + b"\0" * 12
     [
         (cache(OTHER, NCCL, NET), ["libnccl"], [NCCL, NET]), (cache(OTHER, NET), ["libc.", "libnccl-"], [OTHER, NET]),
         (OLD_FORMAT + cache(NCCL), ["lib"], [NCCL]), (cache(NCCL), ["libx"], []), (cache(), ["lib"], []),
-        *((data, ["libnccl"], None) for data in (b"", b"nonsense", OLD_FORMAT, cache(NCCL)[:60], cache(NCCL)[:-4])),
+        *((data, ["libnccl"], None) for data in (b"", b"nonsense", OLD_FORMAT, cache(NCCL)[:22], cache(NCCL)[:60], cache(NCCL)[:-4])),
     ],
 )  # fmt: skip
 def test_the_cache_gives_the_wanted_names_in_its_order(

@@ -85,7 +85,8 @@ def test_the_rows_of_a_rank_answer_for_that_rank_alone(monkeypatch: pytest.Monke
     [
         ("2026-03-01T10:00:00Z", "2026-03-01T10:00:00+00:00"),
         ("2026-03-01T10:00:00+02:00", "2026-03-01T08:00:00+00:00"), ("2026-03-01T10:00", "2026-03-01T10:00:00+00:00"),
-        ("yesterday", ""), (None, ""), (7, ""),
+        ("yesterday", ""), (None, ""), (7, ""), ("0001-01-01T00:00:00+23:00", ""), ("9999-12-31T23:59:59-23:00", ""),
+        ("2026-03-01T10:00:00.000000+00:00" + " " * 9, ""), ("2026-03-01T10:00:00Z" + "\n" * 30, ""),
     ],
 )  # fmt: skip
 def test_when_a_capture_was_taken_is_in_utc_and_its_node_may_have_a_better_name(taken: object, utc: str) -> None:
@@ -112,11 +113,15 @@ def test_when_a_capture_was_taken_is_in_utc_and_its_node_may_have_a_better_name(
         ([HEADER, {"ask": READ, "refused": "NotCaptured"}], ":2: unknown row: neither"),
         ([HEADER, {"novelty": 1}], ":2: unknown row: no question in it (keys: novelty)"),
         ([HEADER, SAID | {"rank": "3"}], ":2: the rank"), ([HEADER, SAID | {"rank": -1}], ":2: the rank"),
-        ([HEADER, SAID | {"rank": True}], ":2: the rank"),
+        ([HEADER, SAID | {"rank": True}], ":2: the rank"), ([" {", "}"], "if it is a report, run"),
+        *(([HEADER, {"ask": ask, "said": "x"}], ":2: unknown row: no question") for ask in ("read", ["read", {}], [{}])),
+        ([HEADER, {"ask": READ, "refused": ["Denied"]}], ":2: unknown row: neither"),
+        ([HEADER, {"z": 1, "a": 2}], "in it (keys: a, z)"), ([HEADER, {"k" * 99: 1}], f"in it (keys: {'k' * 80})"),
+        ([HEADER, {"like": "x/" + "y" * 99}], f"above, not 'x/{'y' * 78}'"), ([HEADER, {"like": "../."}], "'like' names"),
         ([HEADER, {"like": "c.jsonl"}], "form a circle"), ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No"),
         (["[" * 100_000], "not a capture"), (['{"a": ' * 100_000], ":1: truncated or not a capture"),
         *(([HEADER, {"like": like}], "'like' names a capture") for like in (
-            "/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl")),
+            "/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", ".", "", "../", "x\0.jsonl")),
         ([HEADER, {"like": 7}], "cannot be read"),
     ],
 )  # fmt: skip
@@ -138,7 +143,7 @@ def test_a_capture_that_lacks_what_its_tool_asks_was_cut_if_the_tool_is_no_older
         Replay({READ: "x"}).ask("read", "/b")
 
 
-@each_row("end", ["", '{"ask": ["read", "/b"], "sa'])
+@each_row("end", ["", '{"ask": ["read", "/b"], "sa', "[" * 100_000])
 def test_a_capture_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path, end: str) -> None:
     path = save(tmp_path / "c.jsonl", HEADER | {"rows": 3}, SAID)
     path.write_text(path.read_text() + end)
@@ -169,6 +174,8 @@ def test_a_capture_like_another_takes_every_row_that_it_does_not_replace_and_is_
     (tmp_path / "below").mkdir()
     assert load(save(tmp_path / "below" / "c.jsonl", HEADER, {"like": "../0.jsonl"})).ask(*READ) == "x"
     assert (is_overlay(sick), is_overlay(tmp_path / "0.jsonl")) == (True, False)
+    above = save(tmp_path / "above.jsonl", HEADER, {"ask": READ, "said": "own"}, {"like": "0.jsonl"})
+    assert (load(above).ask(*READ), load(above).ask("read", "/b")) == ("own", "2")
     assert not is_overlay(save(tmp_path / "text", "like"))
     assert not is_overlay(save(tmp_path / "odd.jsonl", HEADER, "{", "[]"))
     with pytest.raises(UsageError, match="the capture of n7:2: unknown row"):  # from elsewhere it is like none of ours
@@ -183,7 +190,7 @@ def test_what_is_no_regular_file_of_text_is_no_capture(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=why):
             load(tmp_path / name)
     for text, wanted in (("ibstat", True), ('{"capture": 1}', False), (' {"schema": "ncclprobe.report/1"}', False),
-                         ('{"a": 1}', True), ("", True)):  # fmt: skip
+                         ('{"a": 1}', True), ("", True), ('see "capture": 1', True)):  # fmt: skip
         assert is_text(save(tmp_path / "t", text)) is wanted
 
 

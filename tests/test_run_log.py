@@ -116,6 +116,8 @@ def test_what_is_found_out_after_the_end_leaves_the_end_the_last_line(tmp_path: 
         ('{"end": {"why": 3}}', "unknown row"),
         ("[1]", "truncated or not a run log"),
         ('{"sample": {"row"', "truncated or not a run log"),
+        ("[" * 100_000, "truncated or not a run log"),
+        ('{"sample": {"' + "x" * 50 + '": [NaN]}}', f"sample '{'x' * 40}' contains a number that is infinite or NaN"),
     ],
 )
 def test_a_row_that_is_none_is_refused_with_its_line(tmp_path: Path, line: str, says: str) -> None:
@@ -165,8 +167,15 @@ def test_a_log_that_cannot_be_begun_is_refused_and_a_full_disk_loses_nothing_in_
     assert (of(log, "note"), log.end) == (["x"], "")
 
 
-@each_row("text", ["", "{", "hello", '{"capture": 1, "node": "n"}', '{"run": 2}', "[1]"])
-def test_another_file_is_no_run_log(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x").write_text(f"{text}\n")
-    assert not is_run_log(tmp_path / "x")
-    assert not ends(tmp_path / "x")
+OTHERS = ["", "{", "hello", '{"capture": 1, "node": "n"}', '{"run": 2}', "[1]", "[" * 9999]
+
+
+@each_row(("text", "marked"), [*((text, False) for text in OTHERS), ('{"run": 1}\n{"sample": {}}\n{"row": 1}', True)])
+def test_another_file_is_no_run_log_and_is_not_overwritten(tmp_path: Path, text: str, marked: bool) -> None:
+    for written in (f"{text}\n", text):
+        (tmp_path / "x").write_text(written)
+        assert is_run_log(tmp_path / "x") is marked
+        assert not ends(tmp_path / "x")
+        if text:
+            with pytest.raises(UsageError, match="not overwritten"):
+                RunLog(tmp_path / "x")

@@ -307,7 +307,7 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
     """
     data = _read_whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
-    if start < 0 or not data.startswith(_CACHE_MAGIC, start):
+    if not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
     try:
         return _entries(data[start:], [prefix.encode() for prefix in prefixes])
