@@ -10,11 +10,11 @@ from functools import lru_cache
 from importlib import resources
 
 _FOLDERS = (
-    "alternatives apt archive asound bin boot cells cgroup conf console containerenv cpuset dev dist dmi dockerenv"
-    " downloads dt envs etc exe exports fs home include jobs ld lib32 lib64 linux64 maps mnt mounts nfs nobody"
-    " nsswitch opt packages proc profiles projects relr resolv rootfs rw sbin scratch share slice snap source spool"
-    " srv stage stderr stdout stubs sudoers sys sysctl syslog target targets third tmp triggers uid usr var venv venvs"
-    " vmlinuz volume volumes wheel wheels workdir workspace zfs"
+    "alternatives apt archive asound bin boot cells cgroup cloud conf console containerenv cpuset dev dist dmi"
+    " dockerenv downloads dt envs etc exe exports fs home hyperv include jobs kvp labels ld lib32 lib64 linux64 maps"
+    " mnt mounts nfs nobody nsswitch opt packages podinfo proc profiles projects relr resolv rootfs rw sbin scratch"
+    " share slice snap source spool srv stage stderr stdout stubs sudoers sys sysctl syslog target targets third tmp"
+    " triggers uid usr var venv venvs vmlinuz volume volumes wheel wheels workdir workspace zfs"
 )
 _PROGRAMS = (
     "anaconda apptainer azure buildkit clang cmake conda containerd cri crio dcgmi debian dpkg fabricmanager fleet"
