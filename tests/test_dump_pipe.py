@@ -62,7 +62,6 @@ def torch(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-@pytest.mark.slow
 def test_records_are_read_when_torch_has_written_all_of_them(torch: Any, tmp_path: Path) -> None:
     (tmp_path / "dump_3").write_bytes(b"an old one.")
     assert base64.b64decode(ask_dump(torch(), "3")) == DUMP
@@ -82,7 +81,6 @@ def test_what_another_process_writes_to_the_same_file_is_not_this_ranks(
     assert path.read_bytes() == DUMP
 
 
-@pytest.mark.slow
 def test_without_the_variable_or_a_pipe_of_the_rank_nothing_is_written_to(torch: Any, tmp_path: Path) -> None:
     pid, pipe = torch(**{rank_servers.PIPE: ""}), tmp_path / "pipe_3.pipe"
     with pytest.raises(Missing, match="is not set"):
@@ -132,7 +130,6 @@ def test_a_dump_that_leads_elsewhere_is_not_read(torch: Any, tmp_path: Path, mon
     assert (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.slow
 def test_what_a_rank_has_written_by_itself_is_named_and_not_what_lay_there_before(torch: Any, tmp_path: Path) -> None:
     (tmp_path / "dump_3").write_bytes(DUMP)
     os.utime(tmp_path / "dump_3", (1e9, 1e9))

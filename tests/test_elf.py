@@ -21,13 +21,15 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 VERSIONS = "NCCL_2 { global: ncclAllReduce; }; NCCL_3 { global: ncclCommSplit; } NCCL_2;"
 GIVER = """const char text[] = "NCCL version 2.31.2+cuda13.3"; const char other[] = "NCCL version of nothing";
 const char long_text[] = "long: 0123456789012345678901234567890123456789012345678901234567890123456789";
-int ncclAllReduce(void) { return 1; } __attribute__((weak)) int ncclWeak(void) { return 3; } int ncclCommSplit(void) { return 2; }\n"""
+int ncclAllReduce(void) { return 1; } int ncclCommSplit(void) { return 2; }
+__attribute__((weak)) int ncclWeak(void) { return 3; }\n"""
 ASKER = """int ncclAllReduce(void); int ncclCommSplit(void); __attribute__((weak)) int ncclMaybe(void);
 int both(void) { return ncclAllReduce() + ncclCommSplit() + (ncclMaybe ? 1 : 0); }\n"""
 PLUGIN = """typedef struct { const char* name; int (*init)(void); } plugin_t; static int init(void) { return 0; }
 plugin_t ncclNetPlugin_v8 = {"AWS Libfabric", init}; const plugin_t ncclNetPlugin_v7 = {"AWS Libfabric", init};
 plugin_t ncclTunerPlugin_v3 = {"nccl_ofi_tuner", init}; plugin_t ncclNetPlugin_v6 = {0, init};
-plugin_t ncclNetPlugin_v5; plugin_t ncclNetPlugin_v4 = {"odd\\001", init}; int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
+plugin_t ncclNetPlugin_v5; plugin_t ncclNetPlugin_v4 = {"odd\\001", init};
+int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
 int ncclNetPlugin_function(void) { return 1; } const char* told = "NET/OFI Initializing aws-ofi-nccl 1.14.0-aws";\n"""
 SHARED = ("cc", "-shared", "-fPIC")
 
@@ -152,7 +154,7 @@ OLD_FORMAT = b"ld.so-1.7.0\0" + b"\0" * 12
     [
         (cache(OTHER, NCCL, NET), ["libnccl"], [NCCL, NET]), (cache(OTHER, NET), ["libc.", "libnccl-"], [OTHER, NET]),
         (OLD_FORMAT + cache(NCCL), ["lib"], [NCCL]), (cache(NCCL), ["libx"], []), (cache(), ["lib"], []),
-        *((data, ["libnccl"], None) for data in (b"", b"nonsense", OLD_FORMAT, cache(NCCL)[:22], cache(NCCL)[:60], cache(NCCL)[:-4])),
+        *((data, ["libnccl"], None) for data in (b"", b"no", OLD_FORMAT, *(cache(NCCL)[:at] for at in (22, 60, -4)))),
     ],
 )  # fmt: skip
 def test_the_cache_gives_the_wanted_names_in_its_order(

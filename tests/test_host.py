@@ -114,10 +114,10 @@ def test_when_a_capture_was_taken_is_in_utc_and_its_node_may_have_a_better_name(
         ([HEADER, {"novelty": 1}], ":2: unknown row: no question in it (keys: novelty)"),
         ([HEADER, SAID | {"rank": "3"}], ":2: the rank"), ([HEADER, SAID | {"rank": -1}], ":2: the rank"),
         ([HEADER, SAID | {"rank": True}], ":2: the rank"), ([" {", "}"], "if it is a report, run"),
-        *(([HEADER, {"ask": ask, "said": "x"}], ":2: unknown row: no question") for ask in ("read", ["read", {}], [{}])),
+        *(([HEADER, {"ask": ask, "said": "x"}], ":2: unknown row: no quest") for ask in ("read", ["read", {}], [{}])),
         ([HEADER, {"ask": READ, "refused": ["Denied"]}], ":2: unknown row: neither"),
         ([HEADER, {"z": 1, "a": 2}], "in it (keys: a, z)"), ([HEADER, {"k" * 99: 1}], f"in it (keys: {'k' * 80})"),
-        ([HEADER, {"like": "x/" + "y" * 99}], f"above, not 'x/{'y' * 78}'"), ([HEADER, {"like": "../."}], "'like' names"),
+        ([HEADER, {"like": "x/" + "y" * 99}], f"above, not 'x/{'y' * 78}'"), ([HEADER, {"like": "../."}], "' names"),
         ([HEADER, {"like": "c.jsonl"}], "form a circle"), ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No"),
         (["[" * 100_000], "not a capture"), (['{"a": ' * 100_000], ":1: truncated or not a capture"),
         *(([HEADER, {"like": like}], "'like' names a capture") for like in (
