@@ -16,6 +16,7 @@ from fake_site import capture as site_capture
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, filled, lost_by_all, readings
 from report import samples
 from report.html import made
+from report_pages import pages
 
 from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.checks.trend import history as trends
@@ -24,7 +25,6 @@ from ncclprobe.facts.reach import Rails
 from ncclprobe.fleet import drift, node_health, shared, store
 from ncclprobe.fleet.extract import told
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import unknown
 from ncclprobe.model.findings import (
     ONCE,
@@ -40,7 +40,7 @@ from ncclprobe.model.findings import (
     warn,
 )
 from ncclprobe.model.fleet import Drift, NodeCourse, NodeReport, Number, Reading, Series, Sum
-from ncclprobe.model.measurement import Expectation, FirstCall, Judged, Mismatch, Retest
+from ncclprobe.model.measurement import FirstCall, Mismatch
 from ncclprobe.model.pair_results import Aside, Inside, Localisation, LostPair, PairRow, RailWay, WrongBytes
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, Report, Scope
 from ncclprobe.model.snapshot import Absent, Snapshot, unlearned
@@ -342,13 +342,6 @@ _JOB_RUNG = replace(
     _LADDER, rung="job", ranks=16, groups=1, step_us=52_000.0, busbw_GBps=48.0, best_GBps=49.0, speedup=12.6,
     efficiency=0.79, interval=(0.76, 0.81), expectation=samples.BAND,
 )  # fmt: skip
-_STRANGE = Expectation(300.0, 0.0, "GB/s", "model", "links", "a run", worst="unjudged", gross=100.0)
-_ODD_ROWS = (
-    replace(samples.ROW, status="unjudged", expectation=_STRANGE, launch_bound=True, precision_asked=0.02),
-    replace(samples.ROW, nbytes=2 << 20, busbw_GBps=33.0, status="fail", expectation=_STRANGE, wrong=3),
-    replace(samples.ROW, nbytes=4 << 20, status="warn", retest=Retest(0.9, 1100.0, None, 5), interval_us=(1.0, 2.0)),
-    replace(samples.SLOW, nbytes=8 << 20, place="out", dtype="bfloat16", inconclusive_why="too noisy"),
-)
 _NOTHING = Localisation(
     4, "nobody", all_slow=True, tests=12, steps=1, slow_rails={2: 0.4}, lost=(LostPair("n2", "n3", "timed out"),) * 2,
     cleared=("into n0",), complete=False,
@@ -356,10 +349,6 @@ _NOTHING = Localisation(
     excluded_ranks=(Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True)),
     wrong=(WrongBytes(0, 4, "n0", "n4", 12, Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")),),
 )  # fmt: skip
-_STUCK = (
-    RankClass("stuck outside", (3,), ("n4",), ("n4:7",), "sleeps (nanosleep), a|b.py:2 in <step>"),
-    RankClass("waiting", (0, 1, 2), ("n1", "n4"), (), "are waiting in all_reduce #51"),
-)
 _BAD = End("n1", 2)
 _FOUND = (
     fail("out of n1 rail 2 (mlx5_2:1)", "sends 40 % of the usual", nodes=("n1",)),
@@ -375,11 +364,6 @@ def _rails(nodes: int, count: int, **changes: Any) -> Report:
     return replace(samples.HEALTHY, rails=ways)
 
 
-def _classes(told: str) -> Report:
-    standing = JobVerdict("STUCK", told)
-    return replace(samples.SICK, files=("1 capture",), causes=(), classes=_STUCK, standing=standing)
-
-
 _COST = FirstCall(1.25, 3, 0.214, 0, 4e-6, 0.0213, 1)
 
 
@@ -389,12 +373,10 @@ _IN_ALL_FORMS = ("sick", "cut", "whole", "causes", "pairs", "ladder")
 def _wording_inputs() -> Rows:
     """Reports in all their words, some in each form: what is kept of commands has only names and numbers."""
     moved, caused = made.moved(), made.causes()
-    twice = replace(caused.causes[0], evidence=caused.causes[0].evidence * 2)
     reports = {
         **{"healthy": samples.HEALTHY, "sick": samples.SICK, "cut": samples.INCONCLUSIVE, "whole": made.whole()},
         **{"causes": caused, "pairs": made.pairs(4), "moved": moved, "large": samples.fleet(40, 3)},
         "ladder": replace(moved, pairs=(), localisation=None, ladder=(_LADDER, _JOB_RUNG), first_call=_COST),
-        "odd rows": replace(samples.HEALTHY, measurements=_ODD_ROWS, judged=Judged(2, 4)),
         "dead rail": _rails(4, 4, carries=only(_BAD)),
         "slow rail": replace(
             _rails(4, 4, carries=only(_BAD, share=0.4, into=False)),
@@ -402,11 +384,7 @@ def _wording_inputs() -> Rows:
         ),
         "many rails": _rails(2, 12),
         "many nodes": _rails(MOST_NODES + 6, 2, carries=only(End("n29", 1))),
-        "classes": _classes("3 of 4 ranks are waiting"),
-        "lasting": _classes("ranks 0-2 have been waiting in all_reduce #51 for 9 s"),
         "all slow": replace(made.pairs(3), localisation=_NOTHING),
-        "narrowed": replace(caused, causes=(replace(twice, confidence="narrowed"),), ranks=(), excerpts=()),
-        "not known": replace(caused, causes=(replace(twice, confidence="unknown"),), timeline=()),
         "no cause": replace(caused, causes=(), status=Status.PASS, exit_code=0),
     }
     for name, report in reports.items():
@@ -562,5 +540,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "sayings": _sayings_inputs,
     "blame": _blame_inputs,
     "node-lists": _lists_inputs,
+    "pages": pages,
     "redactions": _redactions_inputs,
 }
