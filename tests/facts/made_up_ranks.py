@@ -33,8 +33,8 @@ def found(*given: dict[str, Any], pid: int = 0, env: dict[str, str] | None = Non
 def told(ranks: LocalRanks) -> object:
     """Return each rank with what is known of its launch, and the other fields that are not as usual."""
     usual = LocalRanks(())
-    own = [(each.pid, each.rank, each.start, each.name, each.job, each.twins, dict(each.settings).keys() & {"RANK",
-        "SLURM_JOB_ID"},
+    own = [(each.pid, each.rank, each.start, each.name, each.job, each.twins,
+            sorted({"RANK", "SLURM_JOB_ID"} & {*each.settings}),
             *(getattr(each.launch, name) for name in ("world_size", "local_rank", "master_addr", "master_port")))
            for each in ranks.ranks]  # fmt: skip
     fields = ("absent", "others", "hidden", "late", "agents", "gone")
