@@ -213,43 +213,6 @@ def test_what_follows_a_password_is_neither_recorded_nor_left_by_redaction(value
     assert "hunter2" not in redacted(value.replace("u:hunter2@", ""))
 
 
-GONE = ("passw0rd", "passw.0rd", "jdoe", "zblatt", "zork", "gpu-quux", "hunter2", "501e43bf", "zorkcorp")
-
-
-@each_row(
-    ("text", "kept"),
-    [
-        ("https://jdoe:passw0rd@git.acme.example/x failed", "https://…@"),
-        ("Authorization: Bearer eyJhbGciOi.abc.passw0rd", "Bearer …"),
-        ("s3://b/k?AWSAccessKeyId=passw0rd&Signature=passw0rd", "AWSAccessKeyId=…&Signature=…"),
-        ("X-Amz-Signature=passw0rd", "X-Amz-Signature=…"),
-        ("remote: ghp_16C7e42F292c6912E7710cpassw0rd", "ghp_…"),
-        ("hf_abcdefghijklmnopqrpassw0rd", "hf_…"),
-        ("to jdoe@acme.example and passw.0rd@mail.acme.example", "to user-"),
-        ("user 'zblatt42'", "user '"),
-        ("user zblatt42 may not read", "may not read"),
-        ("account zblatt_x over limit", "over limit"),
-        ("zblatt42@gpu-quux-0417:~$ srun", "srun"),
-        ("ssh -p 22 zblatt42@gpu-quux-0417 hostname", "hostname"),
-        ("/home/zorkmeister/run.py: user zorkmeister may not read", "/run.py: user "),
-        ("User zorkmeister cannot submit", "cannot submit"),
-        ("sshpass -p hunter2 ssh", "ssh"),
-        ("passwd 501e43bf546c58dfb053", "passwd "),
-        ("  password 379b501e43bf546c58dfb053dba18c3c416dceb0", "password "),
-        ("passphrase 501e43bf546c58dfb053", "passphrase "),
-        ("Unable to find image 'nvcr.io/zorklabs/trainer:1' locally", "Unable to find image"),
-        ("ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAB zblatt42@quux-gpu-quux-0417", "ssh-rsa"),
-        ("in https://pypi.org/simple, https://pypi.zorkcorp.io/simple", "https://pypi.org/simple, https://host-"),
-        ("/home/ab/x USER=ab ab of 3", "ab of 3"),
-        ("/home/train/x USER=train train of 3", "train of 3"),
-        ("/home/root/x USER=root root of 3", "root of 3"),
-    ],
-)
-def test_logins_keys_and_people_go_and_what_stands_beside_them_stays(text: str, kept: str) -> None:
-    assert kept in redacted(text)
-    assert [secret for secret in GONE if secret in redacted(text)] == []
-
-
 def test_a_login_or_a_host_that_one_text_tells_is_replaced_in_all_others() -> None:
     notes = ("zorkmeister reads", "no rank of Zorkmeister's", "zorkmeisters stay", "of /home/zorkmeister/x.py")
     first, second, third, fourth = Redactor("key").report(replace(SICK, notes=notes)).notes
@@ -289,15 +252,6 @@ def test_a_text_that_says_one_thing_over_and_over_takes_one_pass(piece: str) -> 
     redactor = Redactor(KEY)
     redactor.capture(capture())
     assert redactor.text(piece * ((1 << 16) // len(piece)))
-
-
-def test_names_of_jobs_and_accounts_are_replaced() -> None:
-    text = "srun --job-name=tulip --account rose SLURM_JOB_NAME=tulip SBATCH_ACCOUNT=rose: rose of tulip"
-    environment = json.dumps({"SLURM_JOB_NAME": "tulip", "SLURM_JOB_ACCOUNT": "rose", "SLURM_NTASKS": "8"})
-    hidden = Redactor("key").capture(dump({("env",): environment, ("read", "/x"): text}, "n0"))
-    assert not re.search("tulip|rose", hidden)
-    assert "SLURM_NTASKS" in hidden
-    assert "tulip" not in Redactor("key").text(text.partition(":")[0])
 
 
 PROJECT = {
@@ -370,10 +324,3 @@ def test_no_word_of_a_checks_own_explanation_is_taken_for_a_sites() -> None:
     for check in some(every_check()):
         told = addresses.sub("", check.run.__doc__ or "")
         assert redactor.text(told) == told, check.id
-
-
-@each_row(("known", "written"), [("ΑΣ-1", "ας-1"), ("gpu-001", "GPU-001")])
-def test_a_name_is_known_in_capitals_and_in_small_letters(known: str, written: str) -> None:
-    redactor = Redactor(KEY)
-    redactor._learn(known, redactor._new.host)
-    assert written not in redactor.text(f"x {written} y")

@@ -12,7 +12,19 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ncclprobe.host import command, deadlines, files, path_rate, processes, py_spy, tcp_sockets, waits
+from ncclprobe.host import (
+    command,
+    deadlines,
+    files,
+    live,
+    path_rate,
+    processes,
+    py_spy,
+    rank_servers,
+    settings,
+    tcp_sockets,
+    waits,
+)
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import HostError, Missing, TimedOut
 from tests.facts.made_up import TEXTS
@@ -106,6 +118,41 @@ def _numbered(*frames: Any) -> object:
         return py_spy.numbers("7")
 
 
+def _stacks(asked: tuple[str, str, int] | None, *frames: Any) -> object:
+    said = [{"os_thread_id": 7, "thread_name": "MainThread", "frames": frames}, {"os_thread_id": 8, "frames": []}]
+    with (
+        mock.patch.object(py_spy, "_dump", return_value=json.dumps(said)),
+        mock.patch.object(py_spy.polls, "asked", side_effect=lambda pid, own: asked and (*asked[:2], len(own))),
+    ):
+        return json.loads(py_spy.stacks("7"))
+
+
+def _dumped(program: str, *said: str) -> object:
+    answers = iter(said)
+    with mock.patch.multiple(
+        py_spy,
+        installed=lambda: program or None,
+        run=lambda argv, patience_s: (answer := next(answers)) and f"{argv} {patience_s} {answer}",
+    ):
+        return _refused(py_spy._dump, "7")
+
+
+def _refused(work: Callable[..., object], *given: Any) -> object:
+    try:
+        return work(*given)
+    except HostError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _conf(line: str) -> str:
+    return LiveHost({"NCCL_DEBUG", "NCCL_ALGO"}, lambda name: name.startswith("NCCL"))._conf_line(line)
+
+
+def _called(host: str, family: socket.AddressFamily) -> object:
+    message = bytes(4) + struct.pack("!2H", 29500, 1) + socket.inet_pton(family, host).ljust(64, b"\7")
+    return rank_servers._address_to_call(family, memoryview(message))
+
+
 def _descend(most: int) -> object:
     children = {"/x/task/1/children": "60 61 ", "/x/task/2/children": "70", "/proc/60/task/60/children": "62"}
     with _shown(
@@ -159,7 +206,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "who holds a lock": (lambda *more: _waiting("73 0x6 0x2", "x86_64", *more), [
             ("",), ("", 1), ("", 77), (_WAITS_77, 4242), (_WAITS_77,), (_WAITS_77, 1), (_LOCKS, 1)]),
         "who holds a lock by the kernel's list": (waits.lock_holder, [*((pid, _LOCKS) for pid in (
-            4243, 4244, 4242, 9)), *((1, each) for each in ("1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x"))]),
+            4243, 4244, 4242, 9)), *((1, each) for each in (
+            "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x", "1: -> F A 1\n1: F A W 9", "2: F A W 9 1\n2: F A W 8",
+            "1: -> F A W 1\n1: F A 9\n1: F A W 8 x\n1: F A W 7",
+            "1: -> F A W 1\n2: F A W 9\n1: -> F A 6 2\n1: F A W 5"))]),
         "counters of a process": (_of(lambda path: processes._state(path, _STAT)), [
             {"io": "rchar: 5\nwchar: 7\nread_bytes: 1000\n", "schedstat": "1500000000 2500000000 9\n",
              "wchan": "ep_poll", "fd/4": "->pipe:[9]", "fd/5": "->pipe:[10]", "fd/6": "->/x"},
@@ -181,7 +231,12 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n", "freezer/job/freezer.state": "FROZEN\n",
             "cpu/job/cpu.stat": "throttled_time 500000000\n"}), (_V1, {"memory/memory.oom_control": "under_oom 0\n",
             "freezer/job/freezer.state": "THAWED\n", "cpu/cpu.stat": "nr_periods 0\n"}),
-            ("0::/job\nodd\n", {"cgroup.events": "frozen 0\n"}), ("", {})]),
+            ("0::/job\nodd\n", {"cgroup.events": "frozen 0\n"}), ("", {}),
+            ("0::/a:b\n1:x\n", {"a:b/cpu.stat": "throttled_usec 500000\nthrottled_time 700000000\n",
+                               "a:b/cgroup.events": "frozen 1\n", "a:b/freezer.state": "THAWED\n",
+                               "a:b/memory.events": "oom_kill 3\n", "a:b/memory.oom_control": "oom_kill 4\n"}),
+            ("0::/a\n", {"a/cgroup.events": "frozen 0\n", "a/freezer.state": "FROZEN\n", "a/memory.events": "",
+                         "a/memory.oom_control": "oom_kill 4\n", "a/memory.pressure": "full total=7\n"})]),
         "programs": (lambda *words: (processes.program([*words]), processes.agent_options([*words])), [
             ("/usr/bin/python3", "-u", "/home/u/train.py", "--token", "secret"), ("python", "-m", "pkg.train"),
             ("python", "-c", "print(1)"), ("/opt/bin/solver", "in.dat"), (), ("",), ("bash",), ("x" * 300,),
@@ -189,7 +244,11 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("python", "-m", "torch.distributed.run", "--standalone", "x.py", "--master-port", "1"),
             ("python", "-m", "torch.distributed.launch", "--no-python", "--rdzv-backend", "c10d", "--master_port"),
             ("python", *"abcd", "torchrun", "--nnodes=2"), ("python", *"abcde", "torchrun", "--nnodes=2"),
-            ("python", "train.py", "--rdzv-backend", "c10d")]),
+            ("python", "train.py", "--rdzv-backend", "c10d"), ("/v/bin/torchrun", "x.py"),
+            ("python", "/v/bin/torchrun", "--rdzv-conf=a=b,c=d", "--rdzv_id", "7", "--nnodes"),
+            ("python", "torchrun", "--rdzv-endpoint=u:p@h:1", "--max-restarts", "3", "--nproc-per-node=8", "x.py"),
+            ("python", "torchrun", "--standalone=1", "--no-python", "--node_rank=3", "---nnodes=4", "-", "--nnodes=5"),
+        ]),
         "stacks of threads": (py_spy.kept_frame, [_frame(*each) for each in (
             ("/t.py", {"src": "1", "peer": "x", "rank": "7", "w": "<torch.distributed.distributed_c10d.Work at 0x1>"}),
             (f"{_TORCH}/c10d.py", {"key": "'a'", "port": "None", "w": "distributed_c10d.Work at", "rank": "<x>"}),
@@ -217,7 +276,40 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "late answers": (_late, [0.0625, -1.0]),
         "deadlines": (lambda: deadlines.QUESTION_S, [()]),
         "deadline of a question": (_patience, [
-            ("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf", "1"), ("nvml", "x"), ("uname",)]),
+            ("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf", "1"), ("nvml", "x"), ("uname",),
+            *(tuple(kind.split()) for kind in deadlines.QUESTION_S)]),
+        "settings": (settings.sanitised, [
+            "INFO", "^docker,lo", "mlx5_0:1,mlx5_1:1", "http://me:pw@proxy:3128/", "s3://key:se@cret/rest@host/x",
+            "user:pw@host:/x", "https://host/p?token=abc&x=y", "/dev/shm/nccl.%h.%p", "a\udcffb", ":pw@h", "/:pw@h",
+            "k=u:p@h", "/a/u:p@h", "u@h", "a:b", "http://h/x?q=1?r=2", "h/x?q", "u:p@v:q@h:/x", "x=:p@h"]),
+        "lines of a configuration": (_conf, [
+            "NCCL_DEBUG=INFO=x", " NCCL_ALGO = Ring", "NCCL_NEW=7", "#NCCL_DEBUG=INFO", "# NCCL_DEBUG",
+            "setenv NCCL_X 7", "OTHER=7", "OTHER 7",
+            "export:NCCL_DEBUG:7", "OTHER: NCCL_ALGO", "\tNCCL_DEBUG=u:p@h\r", "NCCL_DEBUG", ""]),
+        "records of the ring": (lambda record: live._line(record.encode()), [
+            "6,1,2500000,-;a;b\n c", "6,1,7,-,caller=T1,x;m", "6,1;m", "6,1,7;m", "6,1,x,-;m", "6,1,7",
+            "6,1,7,-;a\\x0ab"]),
+        "rules of a firewall": (lambda said: _refused(live._statements, said), [
+            '{"nftables": [{"rule": {"expr": [{"xt": 1, "match": 2}]}}, {"chain": {}}]}', "{}", "[]", "no",
+            '{"nftables": 7}', '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', "[" * 99_999,
+            '{"nftables": [7]}']),
+        "questions in words": (live._spell_question, [
+            *((kind, rest) for kind in ("kernel_log", "ld_cache", "read") for rest in ((), ("/a", "b")))]),
+        "flight records": (lambda own: [*rank_servers._dumps(own, "3")], [
+            {}, {"HOME": "/h"}, {"HOME": "", "XDG_CACHE_HOME": "/c"}, {"XDG_CACHE_HOME": "", "HOME": "/h"},
+            {"TORCH_FR_DUMP_TEMP_FILE": "/f_"}, {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_", "HOME": "/h"},
+            {"TORCH_FR_DUMP_TEMP_FILE": "/f_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_"},
+            {"TORCH_FR_DUMP_TEMP_FILE": "", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_"}]),
+        "addresses to call": (_called, [
+            *((host, socket.AF_INET) for host in ("0.0.0.0", "10.0.0.1")),
+            *((host, socket.AF_INET6) for host in ("::", "fd00::7", "::ffff:10.0.0.1"))]),
+        "stacks with what a loop polls": (_stacks, [
+            (("file", "os.path.exists", 0), _frame("/t.py", None), _frame("/lib/python3/x.py", None),
+             *(_frame(f"/u{n}.py", None) for n in range(5))),
+            (("file", "os.path.exists", 0), _frame("/lib/python3/x.py", None), _frame("/t.py", None)),
+            (("file", "os.path.exists", 0), _frame("<string>", None)), (None, _frame("/t.py", None)),
+            (("store-key", "store.get", 0), _frame("/t.py", {"src": "1"}), _frame("/-packages/x.py", None)), (None,)]),
+        "what py-spy says": (_dumped, [("", "x"), ("/p", "first", "second"), ("/p", "", "then"), ("/p", "", "")]),
         "files of captures": (files.named_after, ["n0", "a/b c#1.x-y", "é..", "n" * 101]),
         "children of a process": (_descend, [9, 2, 1, 0]),
         "what is read of files": (lambda *asked: [(at.fd, at.start, at.length) for at in path_rate._stretch(*asked)], [
