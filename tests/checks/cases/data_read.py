@@ -11,6 +11,8 @@ _GONE = replace(ROW, mount=_DISK, look=Absent("/data: not there", "Missing"), co
 _UNREAD = replace(ROW, rate=Absent("/data: rate: no answer within 10 s", "TimedOut"))
 
 
+_SLOW = Absent("/data: content: no answer within 10 s", "TimedOut")
+_OTHER = replace(NAMES, entries=11, digest="fedcba9876543210")
 _LATE = Absent("no time", "OutOfTime")
 CASES: Cases = {
     "data.rate": [
@@ -39,14 +41,8 @@ CASES: Cases = {
         (on_nodes(replace(ROW, mount=_DISK), replace(ROW, mount=replace(_DISK, source="/dev/nvme0n1"))),),
     ],
     "data.content": [
-        (
-            "FAIL node: /data on n2",
-            on_nodes(ROW, ROW, replace(ROW, content=replace(NAMES, entries=11, digest="fedcba9876543210"))),
-        ),
-        (
-            "FAIL node: /data on n1",
-            on_nodes(ROW, replace(ROW, content=Absent("/data: content: no answer within 10 s", "TimedOut"))),
-        ),
+        ("FAIL node: /data on n2", on_nodes(ROW, ROW, replace(ROW, content=_OTHER))),
+        ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, content=_SLOW))),
         (on_nodes(ROW, _GONE),),  # data.path says it
         (
             on_nodes(

@@ -85,6 +85,7 @@ _count = rows_of(
 )
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
 _p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
+_SLOWED = replace(HEALTHY, throttle=("hw-thermal-slowdown",))
 CASES: Cases = {
     "gpu.smi-canary": [("FAIL node: nvidia-smi", Smi(gpus=1), PAIR), (Smi(gpus=2), PAIR)],
     "gpu.count": [
@@ -151,10 +152,7 @@ CASES: Cases = {
         ("WARN node: GPU0", box(replace(HEALTHY, throttle=("hw-slowdown",)))),
         ("NOTE unknown: GPU1, GPU2", box(HEALTHY, _UNTOLD, _UNTOLD)),
         ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST)),
-        (
-            "WARN node: GPU0; NOTE unknown: GPU1",
-            box(replace(HEALTHY, throttle=("hw-thermal-slowdown",)), _UNTOLD, HEALTHY),
-        ),
+        ("WARN node: GPU0; NOTE unknown: GPU1", box(_SLOWED, _UNTOLD, HEALTHY)),
         ("UNKNOWN: NVML nvmlDeviceGetRemappedRows: Unknown Error", box(_UNTOLD)),
         (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),),
     ],

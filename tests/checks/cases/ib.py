@@ -1,5 +1,6 @@
 """What the checks of InfiniBand and RoCE must object to, and what they must accept."""
 
+from functools import partial
 from typing import Any
 
 from ncclprobe.checks.ib.fixtures import (
@@ -44,7 +45,8 @@ def nccl(*version: int) -> Software:
     return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
 
 
-_NO_SYSFS = Absent("no sysfs")
+_only = partial(fabric, count=0)
+_NO_SYSFS, _NO_DRIVER = Absent("no sysfs"), Absent("no driver")
 _CLOSED = GpuDirect({}, (5, 15), "proprietary")
 _OPEN = GpuDirect({}, (6, 8), "open")
 _SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
@@ -87,15 +89,15 @@ _gpu_near = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus(), mac
 _state = rows_of(fabric=fabric(), settings=PLAIN, launch=Launch(), pci=pci(), gpus=gpus())
 _rate = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus())
 _roce_mtu = rows_of(
-    fabric=fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0),
-    settings=PLAIN,
-    found=interfaces(1500),
-    routes=routed(),
+    fabric=_only(roce(0, "10.0.0.5"), roce(1, "10.1.0.5")), settings=PLAIN, found=interfaces(1500), routes=routed()
 )
 _same_subnet = rows_of(
     fabric=BOTH, settings=PLAIN, found=SAME, routes=routed(), sysctls=sysctls_of(eth0=FLUX, eth1=FLUX)
 )
-_roce_v2 = rows_of(fabric=fabric(roce(0, ""), count=0), settings=PLAIN, launch=TWO_NODES)
+_roce_v2 = rows_of(fabric=_only(roce(0, "")), settings=PLAIN, launch=TWO_NODES)
+_ONE_LANE = fabric(port(0, Rate(50, 1, "HDR")), count=1)
+_FOUR = "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"
+_ALL_DOWN, _ALL_UNREAD = (fabric(*(port(n, **each) for n in range(4))) for each in (_DOWN, {"state": _UNREAD}))
 CASES: Cases = {
     "ib.gdr/gdr": [
         _gdr("NOTE unknown: GPU0", _UNPLACED),
@@ -117,7 +119,7 @@ CASES: Cases = {
         _gdr(pci(far=(0, 1, 2, 3)), TWO_NODES),
         _gdr(pci(far=(3,)), TWO_NODES, GUEST),
         _gdr(having("NCCL_NET_GDR_LEVEL", "SYS"), pci(far=(3,)), TWO_NODES),
-        _gdr(fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0), NOTHING),
+        _gdr(_only(port(0, Rate(25, 1), link_layer="Ethernet")), NOTHING),
     ],
     "ib.gdr/gpu-near": [
         _gpu_near("WARN node: GPU3", pci(far=(3,))),
@@ -146,11 +148,7 @@ CASES: Cases = {
         _state("WARN link: mlx5_1:1", fabric(port(1, physical="LinkErrorRecovery"))),
         _state("FAIL link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), TWO_NODES),
         _state("WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1", fabric(*(port(n, **_DOWN) for n in range(3))), TWO_NODES),
-        _state(
-            "FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
-            fabric(*(port(n, **_DOWN) for n in range(4))),
-            TWO_NODES,
-        ),
+        _state("FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", _ALL_DOWN, TWO_NODES),
         _state("FAIL fabric: mlx5_1:1", fabric(port(1, state="INIT"))),
         _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), _FLAT),
         _state("NOTE link: mlx5_5:1", fabric(port(5, **_DOWN), count=5), TWO_NODES),
@@ -159,13 +157,10 @@ CASES: Cases = {
             Fabric((*fabric().devices, *_SECOND_PORTS)),
             TWO_NODES,
         ),
-        _state("NOTE link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", fabric(*(port(n, **_DOWN) for n in range(4)))),
+        _state("NOTE link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", _ALL_DOWN),
         _state("NOTE link: mlx5_5:1", fabric(port(5, state="INIT", link_layer="Ethernet")), TWO_NODES),
         _state("NOTE link: mlx5_4:1", fabric(port(4, **_DOWN)), pci=_UNREAD),
-        _state(
-            "UNKNOWN: no port's state could be read: permission denied",
-            fabric(*(port(n, state=_UNREAD) for n in range(4))),
-        ),
+        _state("UNKNOWN: no port's state could be read: permission denied", _ALL_UNREAD),
         _state("NOTE unknown: mlx5_2:1", fabric(port(2, state=_UNREAD))),
         _state(fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2")),
         _state(fabric(port(4, **_DOWN)), TWO_NODES),
@@ -176,16 +171,9 @@ CASES: Cases = {
     "ib.rate": [
         _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR))),
         _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), pci=_NO_SYSFS),
-        _rate(
-            "FAIL link: mlx5_1:1",
-            fabric(port(1, HDR)),
-            having("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
-            pci=_NO_SYSFS,
-        ),
+        _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR)), having("NCCL_IB_HCA", _FOUR), pci=_NO_SYSFS),
         _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), having("NCCL_IB_HCA", "mlx5"), pci=_NO_SYSFS),
-        _rate(
-            "FAIL link: mlx5_0:1", fabric(port(0, Rate(50, 1, "HDR")), count=1), pci=_NO_SYSFS, gpus=Absent("no driver")
-        ),
+        _rate("FAIL link: mlx5_0:1", _ONE_LANE, pci=_NO_SYSFS, gpus=_NO_DRIVER),
         _rate("NOTE link: mlx5_4:1", fabric(port(4, HDR))),
         _rate(
             "UNKNOWN: no port's rate could be read: permission denied", fabric(*(port(n, _UNREAD) for n in range(4)))
@@ -214,37 +202,35 @@ CASES: Cases = {
     ],
     "ib.losses/losses": [(fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN), (fabric(), PLAIN)],
     "ib.roce/roce-v2": [
-        _roce_v2("NOTE unknown: mlx5_1:1", fabric(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD), count=0)),
+        _roce_v2("NOTE unknown: mlx5_1:1", _only(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD))),
         _roce_v2("WARN node: mlx5_0:1", Launch()),
         _roce_v2(
             "WARN node: mlx5_0:1", fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0), Launch()
         ),
         _roce_v2("NOTE unknown: mlx5_4:1", _MANAGEMENT),
-        _roce_v2("UNKNOWN: permission denied", fabric(roce(0, "", gids=_UNREAD), count=0)),
+        _roce_v2("UNKNOWN: permission denied", _only(roce(0, "", gids=_UNREAD))),
         _roce_v2(
             "UNKNOWN: the GID tables, or the types of their entries, could not be read",
-            fabric(roce(0, "", gids=_UNTYPED), count=0),
+            _only(roce(0, "", gids=_UNTYPED)),
         ),
         _roce_v2(fabric(roce(1, "", Rate(25, 1, "EDR")), count=1)),
-        _roce_v2(fabric(roce(0, "10.0.0.5"), roce(1, "", Rate(25, 1, "EDR")), count=0)),
+        _roce_v2(_only(roce(0, "10.0.0.5"), roce(1, "", Rate(25, 1, "EDR")))),
         _roce_v2(ONE_NODE),
     ],
     "ib.roce/roce-mtu": [
-        _roce_mtu(
-            "NOTE unknown: mlx5_1:1", fabric(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD), count=0), interfaces(9000)
-        ),
+        _roce_mtu("NOTE unknown: mlx5_1:1", _only(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD)), interfaces(9000)),
         _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 4000), routes=routed(Route("0.0.0.0/0", "eth1"))),
         _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 2200), routes=_UNREAD),
         _roce_mtu(
             "UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",
-            fabric(roce(0, "", gids=_UNREAD), count=0),
+            _only(roce(0, "", gids=_UNREAD)),
             interfaces(9000),
             routes=_UNREAD,
         ),
         _roce_mtu(_MANAGEMENT, interfaces(1500, 1500, 1500, 1500, 1500), routes=_UNREAD),
         _roce_mtu(interfaces(4200, 9000)),
         _roce_mtu(fabric(roce(4, "10.0.0.5"))),
-        _roce_mtu(fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0)),
+        _roce_mtu(_only(roce(0, "10.0.0.5", Rate(25, 1, "EDR")))),
     ],
     "ib.roce/odd-interface": [
         ("WARN node: eth0", rails(mtu=1500)),

@@ -102,24 +102,19 @@ def _dropped(family: str) -> Firewall:
     return Firewall((Chain(f"{family}/f/INPUT", "drop"),), ())
 
 
+_ODD, _UNEVEN = ifnames("eth0,eth1", "eth0,eth1", "eth0"), ifnames("eth0,eth1", "eth0")
+_BOTH = nodes_of("10.0.0.5", "10.0.0.6")
 CASES: Cases = {
     "launch.gloo-group": [
         _gloo("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
         _gloo("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
-        _gloo(
-            "FAIL job: n[0-1] on n0 n1", Job("gloo"), interfaces=_TWO_NETS, environments=ifnames("eth0,eth1", "eth0")
-        ),
+        _gloo("FAIL job: n[0-1] on n0 n1", Job("gloo"), interfaces=_TWO_NETS, environments=_UNEVEN),
         _gloo("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
         _gloo("FAIL image: n2 on n2", Job("gloo"), **nodes_of("10.0.0.5", "10.0.0.6", "fd00::7")),
         _gloo("WARN image: n[0-1] on n0 n1", **nodes_of("10.0.0.5", "fd00::6")),
         _gloo("WARN image: n[0,2] on n0 n2", **nodes_of("127.0.1.1", "10.0.0.6", "", "10.0.0.8")),
-        _gloo(
-            "WARN job: n2 on n2", **nodes_of("", "", "") | {"environments": ifnames("eth0,eth1", "eth0,eth1", "eth0")}
-        ),
-        _gloo(
-            "UNKNOWN: the address that gloo would listen on",
-            **nodes_of("10.0.0.5", "10.0.0.6") | {"names": _ONE_UNASKED},
-        ),
+        _gloo("WARN job: n2 on n2", **nodes_of("", "", "") | {"environments": _ODD}),
+        _gloo("UNKNOWN: the address that gloo would listen on", **_BOTH | {"names": _ONE_UNASKED}),
         _gloo(Job("gloo")),
         _gloo(environments=ifnames("eth0", "")),
         _gloo(environments=ifnames("eth9", "")),  # that node's own check says it

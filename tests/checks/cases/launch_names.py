@@ -31,7 +31,7 @@ from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.names import HostsEntry, Master, Names, OwnName
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.ports import Listener, Ports
-from ncclprobe.facts.rank import OwnGpus
+from ncclprobe.facts.rank import OwnGpus, RankProcess
 from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
@@ -84,12 +84,11 @@ def _set(*variables: dict[str, str], **more: str) -> tuple[Launch, Environment]:
     return detect(every), Environment(every)
 
 
-_dup_gpu = rows_of(
-    processes=two(process_of(0, visible=("0",)), process_of(1, visible=("0",))),
-    gpus=EIGHT_GPUS,
-    settings=NOTHING_SET,
-    own=NO_OWN_GPUS,
-)
+def _seeing(*gpus: str) -> Ranks[RankProcess]:
+    return two(*(process_of(rank, visible=(each,)) for rank, each in enumerate(gpus)))
+
+
+_dup_gpu = rows_of(processes=_seeing("0", "0"), gpus=EIGHT_GPUS, settings=NOTHING_SET, own=NO_OWN_GPUS)
 _fqdn = rows_of(system=NODE0, names=BY_DNS, own=UNASKED, interfaces=HERE, environment=Environment({}), job=Job("gloo"))
 _route = rows_of(
     master=FAR, interfaces=Interfaces((ETH0,)), routes=ROUTED, settings=Settings(), software=NO_SOFTWARE, job=Job()
@@ -111,14 +110,9 @@ CASES: Cases = {
         _dup_gpu(
             processes=two(process_of(0, visible=("0", "1")), replace(process_of(0), local_rank=3, visible=("0", "1")))
         ),
-        _dup_gpu(
-            "FAIL job: GPU-0003 on n0", processes=two(process_of(0, visible=("3",)), process_of(1, visible=("3",)))
-        ),
-        _dup_gpu(
-            "FAIL job: GPU-0000 on n0",
-            processes=two(process_of(0, visible=("0",)), process_of(1, visible=("GPU-0000",))),
-        ),
-        _dup_gpu(processes=two(process_of(0, visible=("0",)), process_of(1, visible=("1",)))),
+        _dup_gpu("FAIL job: GPU-0003 on n0", processes=_seeing("3", "3")),
+        _dup_gpu("FAIL job: GPU-0000 on n0", processes=_seeing("0", "GPU-0000")),
+        _dup_gpu(processes=_seeing("0", "1")),
         _dup_gpu(processes=two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1")))),
         _dup_gpu(processes=two(process_of(0), process_of(0)), settings=_ALLOWED),
         _dup_gpu(gpus=Every({"n0": gpus(1)})),

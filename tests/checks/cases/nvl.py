@@ -133,7 +133,7 @@ CASES: Cases = {
         (_ALL_8, *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST)),
         (
             "WARN link: GPU3",
-            *_boxed("NVIDIA A100 80GB PCIe", *(links_of(n, 12 - n, to="gpu") for n in (12, 12, 12, 11))),
+            *_boxed("NVIDIA A100 80GB PCIe", *[links_of(12, 0, to="gpu")] * 3, links_of(11, 1, to="gpu")),
         ),
         ("FAIL link: GPU2", *_boxed("NVIDIA H400", FULL, FULL, SHORT)),  # in no table
         ("WARN node: GPU0, GPU1, GPU2, GPU3", *_boxed("NVIDIA GH200 480GB", *[NONE] * 4)),

@@ -174,11 +174,7 @@ CASES: Cases = {
     ],
     "pci.acs": [
         *(("WARN node: PCIe switches", _REDIRECTED, each) for each in _BETWEEN),
-        (
-            "UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond (root sees it) (needs root)",
-            below_a_switch(seen=False),
-            UNCHOSEN,
-        ),
+        ("UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond", below_a_switch(seen=False), UNCHOSEN),
         (below_a_switch("SrcValid"), UNCHOSEN),
         (Pci(), UNCHOSEN),
         (replace(below_a_switch(), bridges={**below_a_switch().bridges, **_ELSEWHERE}), UNCHOSEN),

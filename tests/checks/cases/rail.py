@@ -89,13 +89,14 @@ _CRAWLING = World(carries=lambda *_: 0.2)
 _CARDS = cards(nic(0, FULL), nic(1, FULL))
 _UNLINKED = Pci({name: replace(each, link=Absent("denied")) for name, each in _CARDS[1].devices.items()})
 _END = "n1 rail 1 (mlx5_1:1) on n1"
+_PAIR = _NAMES[:2]
 CASES: Cases = {
     "rail.slow": [
         _slow("WARN unknown: all rails", rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_CARDS[1])),
         _slow(rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_UNLINKED)),
         _slow(
             "NOTE fabric: n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1) on n0 n1",
-            rails=rails_of(World(_NAMES[:2], latency_us={BAD: 40.0})),
+            rails=rails_of(World(_PAIR, latency_us={BAD: 40.0})),
         ),  # the later of two
         _slow("NOTE fabric: n[3-5] rail 1 with all other nodes", rails=rails_of(_Far(_NAMES))),
         _slow("WARN link: out of n1 rail 1 (mlx5_1:1) on n1"),
@@ -112,12 +113,12 @@ CASES: Cases = {
         (f"FAIL fabric: {_END}", rails_of(replace(_PKEY, addresses=dict.fromkeys(_IB_ENDS, _LIMITED))), SET),
         (
             "FAIL fabric: n0 rail 1 <-> n1 rail 1 on n0 n1",
-            _changed(_without_address, World(_NAMES[:2], carries=only(BAD))),
+            _changed(_without_address, World(_PAIR, carries=only(BAD))),
             SET,
         ),
         (
             "FAIL link: n0 rail 1 -> n1 rail 1 on n0 n1",
-            _changed(_late_ways, World(_NAMES[:2], carries=only(BAD, out=False))),
+            _changed(_late_ways, World(_PAIR, carries=only(BAD, out=False))),
             SET,
         ),
         (f"FAIL node: {_END}", rails_of(World(carries=only(BAD), addresses={BAD: {"gid": "zz"}})), SET),
@@ -139,7 +140,7 @@ CASES: Cases = {
         ("UNKNOWN: No route to host", rails_of(World(_NAMES[:4], local={BAD: _UNMET}))),
         ("UNKNOWN: n1 rail 2", Every({**_WELL.by_node, "n1": _MORE})),
         ("UNKNOWN: the results of n1 are unknown", Every({node: each for node, each in _WELL.items() if node != "n1"})),
-        (_changed(_late_ways, World(_NAMES[:2], carries=only(BAD, out=False))),),
+        (_changed(_late_ways, World(_PAIR, carries=only(BAD, out=False))),),
         ("FAIL node: n2 on n2", _silent()),
         (rails_of(DEAD),),
     ],

@@ -89,12 +89,7 @@ CASES: Cases = {
         ("UNKNOWN: too few for an interval", *_banded(replace(_NOISE, interval_us=None))),
     ],
     "run.pairs": [
-        (
-            "UNKNOWN: x.toml has no expectation for pairs",
-            Localised(NONE),
-            replace(_JUDGED, expect="x.toml"),
-            Expected(),
-        ),
+        ("UNKNOWN: x.toml has no expectation", Localised(NONE), replace(_JUDGED, expect="x.toml"), Expected()),
         (
             "WARN fabric: n[0-2] with the others",
             *_found(kind="pair", culprits=(replace(_SHARED, direction="out"), replace(_SHARED, direction="both"))),

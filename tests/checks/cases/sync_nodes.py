@@ -86,11 +86,7 @@ CASES: Cases = {
         ("FAIL unknown: gpu02 on gpu02; FAIL unknown: gpu04 on gpu04", _ALL, _waited(lost=(_RESET, _SILENT))),
         ("FAIL unknown: gpu04 on gpu04", _ALL, _waited(lost=(_LATE, _SILENT))),
         ("UNKNOWN: gpu02 left too late to report it to rank 0:", _ALL, _waited(lost=(_LATE,))),
-        (
-            "UNKNOWN: gpu04 left too late to report it to rank 0, which was flooded",
-            _ALL,
-            _waited(lost=(_SILENT,), floods=_FLOOD),
-        ),
+        ("UNKNOWN: gpu04 left too late to report it to rank 0", _ALL, _waited(lost=(_SILENT,), floods=_FLOOD)),
         (four(0, 1), _waited()),  # missing
     ],
     "sync.location/placement": [
