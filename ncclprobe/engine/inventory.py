@@ -248,7 +248,7 @@ def _sockets(facts: Mapping[type, Any]) -> str:
     """Return the interfaces for sockets: physical ones that are up, with their rate if they report it."""
     if not (found := learned(facts, Interfaces)):
         return ""
-    up = [i for i in found.all if i.addresses and "RUNNING" in i.flags and "LOOPBACK" not in i.flags and not i.virtual]
+    up = [i for i in found.all if i.addresses and "running" in i.flags and "loopback" not in i.flags and not i.virtual]
     shown = [f"{i.name} {(i.speed_mbps or 0) / 1000:g} Gb/s".replace(" 0 Gb/s", "") for i in up]
     return f" · {', '.join(shown[:_MOST_KINDS])}" if shown else ""
 
