@@ -82,12 +82,10 @@ class Comparison(Result, frozen=True):
         """docs/reference/exit-codes.md: 4 for what got worse beyond noise."""
         if self.new_failures or any(row.change == "slower" for row in self.rows):
             return ExitCode.FAIL
-        if self.captures and self.cut:
-            return ExitCode.INCONCLUSIVE
         if (
             not (self.rows or self.captures)
             or any(row.change == "unsure" for row in self.rows)
-            or (self.cut and self.only_old)
+            or (self.cut and (self.captures or self.only_old))
         ):
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
@@ -225,7 +223,7 @@ def _setting_changes(old: _Side, new: _Side) -> Iterator[str]:
         return
     for name in dict.fromkeys((*old.environment, *new.environment)):
         before, after = old.environment.get(name, "(unset)"), new.environment.get(name, "(unset)")
-        if before != after and not name.startswith(_OF_THE_LAUNCH):
+        if before != after and not name.rpartition(" ")[2].startswith(_OF_THE_LAUNCH):  # behind the node's name
             yield f"{name}: {before} -> {after}"
 
 
