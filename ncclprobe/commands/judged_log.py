@@ -185,8 +185,9 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
         place = replace(place, system=replace(place.system, nvls=False), machine=None)
     rows = elsewhere.judge(run.rows, place)
     found = [*_findings_of_log(run, rows)]
-    if place.assumed and not tcp:
-        found += log_findings.tcp_instead(run.log.network, assumed.fabric(_node(run, wanted)))
+    if place.assumed and place.system and not tcp:
+        node = replace(_node(run, wanted), gpu=place.system.gpu, count=place.system.gpus)
+        found += log_findings.tcp_instead(run.log.network, assumed.fabric(node))
     inside = (wanted.nodes or run.rows[0].nodes) == 1  # between nodes it may be the NICs as well
     if inside and wanted.named and place.machine is None and place.system and elsewhere.refuted(rows):
         found += _report_too_fast(run, place, place.system)
