@@ -167,6 +167,9 @@ def _comparisons_inputs(_: Path) -> Rows:
     for name in (*SICK, "ib-flaps", "gpu-other", "fm-version", "half-set", "gpu-x8", "nic-numa", "net-ofi"):
         path = CAPTURES / "sick" / f"{name}.jsonl"
         yield name, ["compare", str(CAPTURES / "hgx-h100.jsonl"), str(path), "--json", "-"]
+    sick = str(CAPTURES / "sick" / "ib-down.jsonl")
+    yield "repaired", ["compare", sick, str(CAPTURES / "hgx-h100.jsonl"), "--json", "-"]
+    yield "itself", ["compare", sick, sick, "--json", "-"]
     yield "another machine", ["compare", str(CAPTURES / "dgx-a100.jsonl"), str(CAPTURES / "aws-p4d.jsonl")]
 
 
@@ -220,7 +223,8 @@ def _fleet_inputs(folder: Path) -> Rows:
     steady = [day_of(f"n{node}", day, rate=391.0 + node + day % 3) for node in (5, 6) for day in range(14)]
     reports = [*fallen, *flapping, *steady, day_of("n1", 19), day_of("n2", 19, DOWN), *lost_by_all(6, 16, 9, 0.2)]
     paths = [_written(folder, f"{number:03}", each) for number, each in enumerate(reports)]
-    with mock.patch("time.time", return_value=FIRST_S + 20 * DAY_S):
+    clock = mock.patch("time.time", return_value=FIRST_S + 20 * DAY_S)
+    with clock, mock.patch("ncclprobe.commands.fleet.by", return_value="me@here"):
         yield "add", ["fleet", "add", *paths, *store, "--json", "-"]
         yield "again", ["fleet", "add", *paths[:2], *store]
         yield "all", ["fleet", *store, "--exit-code"]

@@ -42,7 +42,7 @@ from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.measure import interference
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Devices, choose_backend
-from tests import captured_facts, check_inputs, expect_inputs, job_inputs, report_inputs, test_starts
+from tests import captured_facts, check_inputs, engine_inputs, expect_inputs, job_inputs, report_inputs, test_starts
 from tests.checks import cases
 from tests.facts import made_up_jobs
 from tests.log import single, single_hosts, single_ranks
@@ -373,6 +373,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "layers": _layers_inputs,
     "log-checks": lambda: single.outcomes((*single_ranks.TEXTS, *single_hosts.TEXTS)),
     "settings": _settings_inputs,
+    **engine_inputs.FUNCTIONS,
     **job_inputs.FUNCTIONS,
     **check_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,

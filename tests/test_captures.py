@@ -108,16 +108,3 @@ def test_a_cut_capture_is_judged_as_far_as_it_goes(tmp_path: Path, capsys: pytes
     blind = [check for check in report["checks"] if check["status"] == "unknown"]
     assert all(cut in check["why"] for check in blind if check["required"])
     assert 0 < len(blind) < len(report["checks"])
-
-
-def test_two_captures_of_one_node_are_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = str(zoo.CAPTURES / "hgx-h100.jsonl"), str(zoo.CAPTURES / "sick" / "ib-down.jsonl")
-    for old, new, code, said in (
-        (before, after, 4, "new: fail ib.state"),
-        (after, before, 0, "fixed: fail ib.state"),
-        (before, before, 0, "0 new, 0 fixed, 0 changed"),
-    ):
-        assert main(["compare", old, new]) == code
-        assert said in capsys.readouterr().out
-    assert main(["doctor", before, before]) == 2
-    assert "ncclprobe compare" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -143,29 +142,3 @@ def test_other_names_of_an_entry_lead_to_it(wanted: str, same: str, capsys: pyte
 def test_an_id_of_several_parts_is_explained_with_each() -> None:
     assert len(CHECKS["env.hca"]) >= 5
     assert all(f"{part.part}:" in "\n".join(entry("env.hca")) for part in CHECKS["env.hca"])
-
-
-@each_row(
-    ("wanted", "near"),
-    [
-        ("env.bool-words", "env.value"),
-        ("bool-word", "env.value"),
-        ("state", "ib.state"),
-        ("NCCL_IB_TIMEUOUT", "NCCL_IB_TIMEOUT"),
-        ("IB_TIMEOUT", "NCCL_IB_TIMEOUT"),
-        ("NCCL_SOCKET_IFNAM", "NCCL_SOCKET_IFNAME"),
-        ("nccl_buffsiz", "NCCL_BUFFSIZE"),
-        ("MASTER_ADRESS", "MASTER_ADDR"),
-        *((wanted, "`ncclprobe checks` lists the checks") for wanted in ("", "*", "?\x1b", "zzzzzz", "_", ".")),
-    ],
-)
-def test_a_near_miss_suggests_checks_and_variables_and_what_is_like_nothing_none(wanted: str, near: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        entry(wanted)
-    assert near in str(refusal.value)
-    assert "\x1b" not in str(refusal.value)
-
-
-def test_a_page_of_a_check_is_not_a_report_that_could_be_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--json: only the answer to files is written"):
-        explain.main(["env.value", "--json", str(tmp_path / "x.json")])

@@ -80,9 +80,3 @@ def test_a_file_that_was_changed_is_not_written_over_and_an_equal_one_is_no_obst
     assert "slurm_prolog exists and differs" in capsys.readouterr().err
     assert (tmp_path / "slurm_prolog").read_text() == "mine\n"
     assert not (tmp_path / "slurm_batch").exists()
-
-
-@each_row("argv", [[], ["pbs"], ["slurm", "-o", os.devnull]])
-def test_what_cannot_be_written_is_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["deploy", *argv]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1

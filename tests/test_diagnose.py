@@ -17,10 +17,8 @@ from ncclprobe.engine import collect
 from ncclprobe.engine.diagnose import HISTORY, LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import (
-    concerns_only,
     counted,
     expecting,
-    job_of,
     node_rows,
     rejudged,
     run_facts,
@@ -28,20 +26,18 @@ from ncclprobe.engine.measured import (
     weighed,
 )
 from ncclprobe.expect import bands
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.pci import normal
 from ncclprobe.facts.run.samples import Localised, Participants, RunRequest
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail
 from ncclprobe.model.measurement import Expectation, SkippedRow
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.registry import Check, Collector, Source, applies, check, discover, source_of
 from ncclprobe.model.report import Report, placed
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
-from ncclprobe.model.traffic import CopyRow, NicBytes, OperationTraffic
+from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import text
 from tests.each_row import each_row
@@ -249,11 +245,6 @@ def weighed_in(verdict: Verdict, run: RunLog | None = None) -> Verdict:
     return found
 
 
-def test_only_machine_verdicts_become_advisory() -> None:
-    for name, required in (("run.data", True), ("ib.state", False)):
-        assert weighed_in(Verdict(name, None, Status.UNKNOWN, "t", required=True)).required is required
-
-
 def counts(finding: Finding, run: RunLog | None = None, node: str | None = "hgx") -> bool:
     """Whether a machine finding is in the verdicts that make the exit code; else it is printed as a NOTE."""
     status = Status.FAIL if finding.severity is Severity.FAIL else Status.WARN
@@ -261,36 +252,6 @@ def counts(finding: Finding, run: RunLog | None = None, node: str | None = "hgx"
     found = bool(counted([verdict], every_check(), run_facts(run or measured())))
     assert found is (verdict.findings[0].severity is not Severity.NOTE)
     return found
-
-
-@each_row("finding", [fail, warn])
-@each_row("blame", ["node", "link", "job", "fabric", "image", "unknown"])
-def test_what_is_found_of_a_machine_counts_whoever_is_to_blame(blame: Any, finding: Any) -> None:
-    assert counts(finding("GPU0", "x", blame=blame))
-
-
-@each_row(
-    ("finding", "node", "does"),
-    [
-        (fail("GPU1", "x", blame="node"), "hgx", True),
-        (fail("GPU7", "x", blame="node"), "hgx", False),
-        (warn("GPU7", "x", blame="node"), "hgx", False),
-        (fail("GPU7", "x", nodes=("hgx",)), None, False),
-        (fail("GPU7", "x", nodes=("hgx", "other")), None, True),
-        (fail("GPU7", "x", blame="node"), None, True),  # of no node: it may be any node's
-        (fail("NCCL_IB_HCA", "x", blame="job"), "hgx", True),  # it names no device
-        (fail("/dev/shm", "x", blame="node"), "hgx", True),
-        (fail("mlx5_0:1", "is down", blame="link"), "hgx", False),  # of one node only
-    ],
-)
-def test_what_is_found_of_a_device_that_no_rank_uses_is_a_note(finding: Finding, node: str | None, does: bool) -> None:
-    assert counts(finding, node=node) is does
-
-
-@each_row(("gpu", "severity"), [("GPU0", Severity.FAIL), ("GPU7", Severity.NOTE)])
-def test_an_xid_of_a_gpu_that_no_rank_has_is_a_note(gpu: str, severity: Severity) -> None:
-    told = fail(gpu, "Xid 79: fell off the bus", blame="node", nodes=("hgx",))
-    assert weighed_in(Verdict("run.xids", None, Status.FAIL, "t", findings=(told,))).findings[0].severity is severity
 
 
 def test_what_the_run_finds_of_one_node_is_in_that_nodes_row_alone() -> None:
@@ -302,68 +263,12 @@ def test_what_the_run_finds_of_one_node_is_in_that_nodes_row_alone() -> None:
     assert [row.status for row in node_rows(run, [whole, fine])] == [Status.FAIL, Status.FAIL]
 
 
-def test_a_verdict_keeps_what_it_says_of_devices_that_were_used() -> None:
-    both = (fail("GPU0", "x"), fail("GPU7", "x"))
-    found = weighed_in(Verdict("pci.width", "hgx", Status.FAIL, "t", findings=both))
-    assert (found.status, [f.severity for f in found.findings]) == (Status.FAIL, [Severity.FAIL, Severity.NOTE])
-
-
 def test_a_run_that_accepts_the_machines_asks_of_them_what_the_doctor_asks() -> None:
     accepts = measured(accepts=True)
     assert counts(fail("GPU7", "x", blame="node"), accepts)
     assert weighed_in(Verdict("ib.state", "hgx", Status.UNKNOWN, "t", required=True), accepts).required
     blind = diagnose(ask(parse([]).judging, ("accept",), Job(), MEASURED), [Snapshot("hgx", {})], run_facts(accepts))
     assert (blind.status, blind.exit_code) == (Status.UNKNOWN, 3)
-
-
-def test_the_gpus_of_ranks_are_told_apart_by_address_or_uuid_whatever_cuda_calls_them() -> None:
-    gpus = machine().facts[Gpus].all
-    addresses = (normal(gpus[2].pci), gpus[5].uuid.removeprefix("GPU-"))
-    run = log(("asked", ONE_SIZE), ("participants", replace(WHO, gpus=addresses)))
-    unused = unused_devices(machine(), run_facts(run))
-    assert {f"GPU{gpu.index}" for gpu in gpus} - unused == {"GPU2", "GPU5"}
-
-
-def test_until_the_ranks_have_told_their_gpus_each_may_be_in_use() -> None:
-    def unused(backend: str) -> list[str]:
-        who = replace(WHO, backend=backend, gpus=())
-        names = unused_devices(machine(), run_facts(log(("asked", ONE_SIZE), ("participants", who))))
-        return [name for name in names if name.startswith("GPU")]
-
-    assert (len(unused("nccl")), len(unused("gloo"))) == (0, len(machine().facts[Gpus].all))
-
-
-def carried(*nics: NicBytes) -> RunLog:
-    two = replace(WHO, hosts=("hgx", "other"), nnodes=2)
-    nic_traffic = OperationTraffic("all_reduce", 1 << 30, nics)
-    return log(("asked", ONE_SIZE), ("participants", two), ("nic_traffic", [nic_traffic]))
-
-
-def test_of_nics_those_count_that_carried_bytes_or_were_meant_to() -> None:
-    meant = NicBytes("hgx", "mlx5_0:1", "rdma", 1 << 30, 0, 0.9, True)
-    stray = NicBytes("hgx", "mlx5_3:1", "rdma", 1 << 28, 0, 0.2, False)
-    quiet = NicBytes("hgx", "mlx5_4:1", "rdma", 9, 0, 0.0, False)
-    run = carried(meant, stray, quiet)
-    for name, expected in (("mlx5_0:1", True), ("mlx5_3:1", True), ("mlx5_4:1", False), ("mlx5_5:1", False)):
-        assert counts(fail(name, "is down", blame="link"), run) is expected, name
-
-
-def test_of_a_node_without_ranks_or_facts_nothing_is_known_to_be_unused() -> None:
-    run = run_facts(measured())
-    assert unused_devices(Snapshot("elsewhere", machine().facts), run) == frozenset()
-    assert unused_devices(Snapshot("hgx", {}), run) == frozenset()
-    assert unused_devices(machine(), {}) == frozenset()
-
-
-@each_row(
-    ("subject", "only"),
-    [
-        ("GPU7", True), ("GPU6, GPU7", True), ("mlx5_9:1", True), ("GPU0, GPU7", False), ("GPU0", False),
-        ("NCCL_DEBUG", False), ("", False),
-    ],
-)  # fmt: skip
-def test_a_finding_is_about_unused_devices_if_all_that_it_names_are(subject: str, only: bool) -> None:
-    assert concerns_only(fail(subject, "x"), frozenset({"GPU6", "GPU7", "mlx5_9:1"})) is only
 
 
 def test_a_measuring_report_has_machine_verdicts_and_its_own_status() -> None:
@@ -381,11 +286,6 @@ def test_select_and_ignore_mean_in_a_run_what_they_mean_to_the_doctor() -> None:
     without = report_on(measured(), machine(), argv=("--ignore", "run.data"))
     assert "run.data" not in of_run(without)
     assert ("run.data", "--ignore") in {(s.id, s.reason) for s in without.suppressed}
-
-
-def test_whoever_listens_on_the_port_of_ranks_that_met_is_their_own_rank_0() -> None:
-    assert job_of({Participants: WHO}, Job()).met
-    assert not job_of({Participants: Absent("no rank came")}, Job()).met
 
 
 def test_a_report_on_captures_says_when_they_were_taken_and_one_on_this_machine_does_not(tmp_path: Path) -> None:

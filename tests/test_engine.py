@@ -71,15 +71,10 @@ NOT_ASKED = Absent("the capture does not hold it", "NotCaptured")
         ("broken", {}, Status.UNKNOWN, "Not checked: The colour is right", "KeyError: 'no such colour'"),
         (DENIED, {"privilege": "root"}, Status.UNKNOWN, "Not checked: The colour is right", "denied (needs root)"),
         (NOT_ASKED, {}, Status.UNKNOWN, "Not checked: The colour is right", "the capture does not hold it"),
-        (
-            "red",
-            {"applies": never},
-            Status.SKIP,
-            "Not checked: The colour is right",
-            "applies only on no machine at all",
-        ),
+        ("red", {"applies": never}, Status.SKIP, "Not checked: The colour is right",
+         "applies only on no machine at all"),
     ],
-)
+)  # fmt: skip
 def test_the_worst_finding_decides_and_the_title_fits_the_status(
     fact: str | Absent, details: dict[str, Any], status: Status, title: str, why: str
 ) -> None:

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import hosts, main, over_ssh
-from ncclprobe.commands.doctor import main as doctor
-from ncclprobe.model.errors import UsageError
 from ncclprobe.report.delivery import Output
 from ncclprobe.session.ssh import here, there
 from ncclprobe.wire import SECRET_BYTES
-from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 60.0
@@ -29,7 +26,6 @@ HOSTFILES = {
     "a,b\nroot@c": ["a", "b", "root@c"],
     "fd77::5\n10.0.0.7": ["fd77::5", "10.0.0.7"],
 }
-NO_HOSTS = ("-oProxyCommand=x", "a,-b", "a b", "a,,b", "a;b", "$(id)", "a,a", "n[1-9999]", "", "me@-b", "me@", "n[1-")
 
 
 def named(tmp_path: Path, words: Sequence[str]) -> tuple[str, ...]:
@@ -47,40 +43,6 @@ def test_host_files_of_mpirun_and_ranges_of_slurm_are_read(tmp_path: Path) -> No
             wrong[text] = found
     assert wrong == {}
     assert named(tmp_path, ["--hosts", "a,n[1-2]"]) == ("a", "n1", "n2")
-
-
-def test_what_is_no_host_is_refused_before_ssh_sees_it(tmp_path: Path) -> None:
-    taken = []
-    for text in NO_HOSTS:
-        try:
-            taken += [text] if named(tmp_path, [f"--hosts={text}"]) else []
-        except UsageError:
-            continue
-    assert taken == []
-    assert len(NO_HOSTS) > 10
-
-
-@each_row(
-    "words",
-    [
-        ["--hosts=a", "--hostfile=b"],
-        ["--hosts=a", "--local"],
-        ["--hosts=a", "--nnodes=2", "--node-rank=0"],
-        ["--remote-python=/p"],
-        ["--hosts=a", "--fleet=f"],
-        ["--hosts=a", str(ROOT / "tests/captures/dgx-h100.jsonl")],
-    ],
-)
-def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError):
-        doctor(words)
-
-
-@each_row("words", [["--watch=5"], ["--pid=1"]])
-def test_a_watch_and_a_process_are_of_one_host(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["attach", "--hosts=a", *words]) == 2
-    option = words[0].partition("=")[0]
-    assert f"{option} examines one node, so it cannot be used with --hosts" in capsys.readouterr().err
 
 
 def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import COMMANDS
-from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,25 +49,6 @@ def test_what_is_no_gate_has_all_options_but_those_of_a_gate(
 ) -> None:
     found = options(command, capsys)
     assert (has - found, found & lacks) == (set(), set())
-
-
-@each_row("option", sorted(JUDGING))
-def test_a_saved_report_is_not_judged_again_without_a_word(option: str) -> None:
-    value = [] if option == "--no-config" else ["warn"]
-    with pytest.raises(UsageError, match=f"{option} is not a known option of"):
-        importlib.import_module("ncclprobe.commands.report").main(["r.json", option, *value])
-
-
-@each_row("command", ["doctor", "bandwidth"])
-@each_row("nodes_first", [True, False])
-def test_no_format_goes_to_a_file_that_the_lists_of_nodes_take(tmp_path: Path, command: str, nodes_first: bool) -> None:
-    lists, report = ["--nodes-out", str(tmp_path)], ["--json", str(tmp_path / "good")]
-    given = [*lists, *report] if nodes_first else [*report, *lists]
-    with pytest.raises(
-        UsageError, match=r"--(json|nodes-out) and --(json|nodes-out): only one of them can be written to .*/good"
-    ):
-        importlib.import_module(f"ncclprobe.commands.{command}").main(given)
-    assert not list(tmp_path.iterdir())
 
 
 def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":

@@ -149,10 +149,3 @@ def test_below_a_sticky_folder_code_is_run_only_if_root_owns_that(owner: int, tr
     os.chown(shared, owner, owner)
     with contextlib.nullcontext() if trusted else pytest.raises(UsageError, match="shared"):
         assert files.trusted_folder(own) == own
-
-
-def test_captures_are_compared_by_the_api_if_they_are_said_to_be_of_one_job() -> None:
-    captures = [zoo.CAPTURES / name for name in ("hgx-h100.jsonl", "one-gpu.jsonl")]
-    for one_job in (False, True):
-        ids = {check.id for check in api.doctor(captures, one_job=one_job).checks}
-        assert any(name.startswith("sync.") for name in ids) is one_job

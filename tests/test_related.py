@@ -1,4 +1,7 @@
-"""A slow row and its reason in one report: what is named beside it, and what is not."""
+"""A slow row and its reason in one report: what is named beside it, and what is not.
+
+tests/data/command_values/causes-of-a-run.txt has more of it.
+"""
 
 import shutil
 from pathlib import Path
@@ -6,71 +9,14 @@ from typing import Any
 
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands.doctor import main
-from ncclprobe.engine.measured import concerns_only, relate
 from ncclprobe.host.run_log import RunLog
-from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note, warn
+from ncclprobe.model.findings import Related, Status
 from ncclprobe.model.measurement import Band
-from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
 
-CHECKS = discover("ncclprobe.checks", Check)
 CAPTURES = Path(__file__).parent / "captures"
-SLOW = fail("all_reduce 1 GiB", "bus bandwidth 20 GB/s, at least 400 expected")
-
-
-def verdict(check: str, node: str | None, *findings: Finding) -> Verdict:
-    name, _, part = check.partition("/")
-    return Verdict(name, node, Status.FAIL, "", findings=findings, part=part)
-
-
-LATE = replace(warn("rank 5", "comes late"), nodes=("n1",))
-QUOTAS = [verdict("host.cpu/cpu-quota", node, warn(f"cpu.max of {node}", "too little")) for node in ("n0", "n1")]
-SETTING = verdict("run.settings", None, fail("NCCL_PROTO", "differs"))
-
-
-@each_row(
-    ("symptom", "others", "causes"),
-    [
-        (
-            verdict("run.bandwidth", None, SLOW),
-            [
-                verdict("env.forced-algo", "n0", warn("NCCL_ALGO", "is Tree")),
-                verdict("sync.network/mtu", None, replace(warn("eth0", "differs"), nodes=("n1",))),
-                verdict("pci.link/gpu-width", "n1", fail("GPU3", "x8 of x16")),
-            ],
-            ["pci.link GPU3", "env.forced-algo NCCL_ALGO", "sync.network eth0"],
-        ),
-        (  # what slows nothing, and what the run did not use
-            verdict("run.bandwidth", None, SLOW),
-            [
-                verdict("host.timesync", "n0", warn("clock", "no service")),
-                verdict("ib.state", "n0", fail("mlx5_9:1", "is DOWN")),
-                verdict("ib.rate", "n0", note("mlx5_0:1", "for information")),
-            ],
-            [],
-        ),
-        # A symptom on one node is not explained by another node.
-        (verdict("run.bandwidth", None, LATE), QUOTAS, ["host.cpu cpu.max of n1"]),
-        (verdict("run.rank-lost", None, fail("all ranks", "stalled")), [SETTING], ["run.settings NCCL_PROTO"]),
-        (SETTING, [verdict("run.rank-lost", None, fail("all ranks", "stalled"))], []),
-        (verdict("ib.rate", "n0", fail("mlx5_0:1", "slow")), [], []),  # a machine's own names none
-    ],
-)
-def test_what_slows_transfers_is_named_beside_a_symptom(
-    symptom: Verdict, others: list[Verdict], causes: list[str]
-) -> None:
-    found = relate([symptom, *others], CHECKS, {"n0": frozenset({"mlx5_9:1"})})
-    assert [f"{each.id} {each.subject}" for each in found[0].findings[0].related] == causes
-
-
-@each_row(
-    ("subject", "only"),
-    [("mlx5_9:1", True), ("mlx5_9:1, mlx5_0:1", False), ("GPU3", False), ("NCCL_IB_HCA", False), ("mlx5_9", True)],
-)
-def test_a_finding_is_about_unused_devices_only_where_it_names_no_other(subject: str, only: bool) -> None:
-    assert concerns_only(fail(subject, "x"), frozenset({"mlx5_9:1", "mlx5_9"})) is only
 
 
 def kept_run(folder: Path, *lines: str) -> list[str]:

@@ -42,17 +42,10 @@ def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(target: Path, cwd: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
-    plain = {
-        name: value for name, value in os.environ.items() if "NCCL_" not in name
-    }  # settings change what is expected
-    return subprocess.run(
-        [sys.executable, "-m", "ncclprobe", *argv],
-        cwd=cwd,
-        env={**plain, "PYTHONPATH": os.pathsep.join((str(target), str(EXAMPLE.parents[2])))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    plain = {name: value for name, value in os.environ.items() if "NCCL_" not in name}  # settings change the rates
+    env = {**plain, "PYTHONPATH": os.pathsep.join((str(target), str(EXAMPLE.parents[2])))}
+    command = [sys.executable, "-m", "ncclprobe", *argv]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
 
 
 def test_an_installed_distributions_findings_are_in_the_report_with_its_name(acme: Path, tmp_path: Path) -> None:
@@ -148,13 +141,11 @@ def conditional(raised: str) -> str:
 BROKEN = {
     "raises": (CHECK.replace("{body}", "raise KeyError('x'); yield"), "the check itself failed: KeyError: 'x'"),
     "raises what is no Exception": (
-        CHECK.replace("{body}", "raise SystemExit(0); yield"),
-        "itself failed: SystemExit: 0",
+        CHECK.replace("{body}", "raise SystemExit(0); yield"), "itself failed: SystemExit: 0"
     ),
     "yields no finding": (CHECK.replace("{body}", "yield 'memory is little'"), "it yielded str instead of a finding"),
     "yields a finding that is none": (
-        CHECK.replace("{body}", "yield fail(3, 'is little')"),
-        "Expected `str`, got `int`",
+        CHECK.replace("{body}", "yield fail(3, 'is little')"), "Expected `str`, got `int`"
     ),
     "does not end": (CHECK.replace("{body}", "import time\n    time.sleep(60); yield"), "did not finish within 0.2 s"),
     "finds too much": (CHECK.replace("{body}", "yield from [fail('a', 'b')] * 9"), "returned more than 5 findings"),
@@ -166,7 +157,7 @@ BROKEN = {
     "its file leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
     "its file does not end": ("import time\ntime.sleep(60)", "its import did not finish within 0.2 s"),
     "its file holds no check": ("x = 1", "it contains no check"),
-}
+}  # fmt: skip
 
 
 @each_row(("text", "why"), BROKEN.values(), ids=BROKEN)
@@ -279,11 +270,7 @@ def test_trying_a_file_says_which_promise_is_broken(tmp_path: Path, capsys: pyte
     ]
 
 
-def test_what_is_tried_must_be_there_and_can_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="no installed distribution has an entry point"):
-        command.main(["--test", "nothing"])
-    with pytest.raises(UsageError, match="no such file"):
-        command.main(["--test", str(tmp_path / "none.py")])
+def test_what_is_tried_can_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path)
     path.write_text("import no_such_module")
     assert command.main(["--test", str(path)]) == ExitCode.FAIL

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet.made import DAY_S, DOWN, FIRST_S, day_of, filled, lost_by_all
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, filled
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
 from ncclprobe.model.fleet import Day, NodeDays, NodeReport, NodeStanding
@@ -71,24 +71,6 @@ def degraded(node: str) -> list[Report]:
             for day in range(20)]  # fmt: skip
 
 
-def test_reports_are_added_once_and_shown_the_worst_first(fleet: Fleet) -> None:
-    files = fleet.files(*degraded("n3"), day_of("n1", 19), day_of("n2", 19, DOWN))
-    assert fleet("add", *files) == [f"22 reports added to {fleet.path}"]
-    other = fleet.folder / "laid-out-otherwise.json"
-    other.write_text(json.dumps(json.loads(Path(files[2]).read_text()), sort_keys=True))
-    assert fleet("add", *files[:2], str(other)) == [f"0 reports added to {fleet.path}, 3 there already"]
-    shown = fleet()
-    assert [line.split()[:2] for line in shown if line.startswith("n")][1:] == [["n2", "failing"], ["n3", "degraded"]]
-    text = " ".join(" ".join(shown).split())
-    assert "since (UTC)" in shown[0]
-    assert "ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE" in text
-    assert "2026-03-15 04:00 all_reduce 1 GiB: 391 → 330" in text
-    assert "driver 550.54.15 → 560.28.03" in text
-    assert "1 ok · 1 degraded · 1 failing" in shown
-    assert "n1: rates are not judged yet: 1 of 12 tests; 8 others measured alike" in text
-    assert max(map(len, shown)) <= 80
-
-
 def test_nodes_of_which_the_same_is_said_are_one_line_and_of_many_false_alarms_are_told(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,28 +90,6 @@ def test_the_store_may_be_named_anywhere_on_the_line(fleet: Fleet) -> None:
     assert main(["fleet", "add", "--fleet", str(fleet.path), file]) == 0
     assert main(["fleet", "add", file, "-q", "--fleet", str(fleet.path)]) == 0
     assert fleet("-q")[-1].startswith("1 ok")
-
-
-def test_one_node_is_told_with_its_rates_and_what_changed(fleet: Fleet) -> None:
-    fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
-    shown = fleet("node", "n3")
-    assert shown[0] == "n3: degraded since 2026-03-15 04:00 UTC"
-    assert "20 tests, 2026-03-01 04:00 to 2026-03-20 04:00 UTC" in shown
-    assert ["all_reduce", "1", "GiB", "GB/s", "391", "330", "20", "degraded"] in [line.split() for line in shown]
-    assert "2026-03-15 04:00  driver 550.54.15 → 560.28.03" in shown
-    assert max(map(len, shown[:-1])) <= 80
-    assert "n3-2026-03-20.json" in "".join(shown[-2:])
-    told = fleet.json("--exit-code", code=4)
-    assert (told["schema"], told["exit_code"]) == ("ncclprobe.fleet/1", 4)
-    assert [(each["name"], each["state"]) for each in told["nodes"]] == [("n3", "degraded"), ("n1", "ok")]
-    assert told["nodes"][0]["since"] == iso(as_seconds(14))
-    one = fleet.json("node", "n3")
-    assert one["nodes"] == told["nodes"][:1]
-    assert {"time": iso(as_seconds(14)), "what": "driver 550.54.15 → 560.28.03"} in one["events"]
-    added = fleet.json("add", *fleet.files(day_of("n9", 1)))
-    assert (added["added"], added["known"], added["refused"]) == (1, 0, [])
-    fleet("--json", str(fleet.folder / "fleet.json"))
-    assert json.loads((fleet.folder / "fleet.json").read_text())["schema"] == "ncclprobe.fleet/1"
 
 
 def test_a_report_that_cannot_count_is_refused_in_one_line_and_keeps_no_other_from_being_added(fleet: Fleet) -> None:
@@ -293,19 +253,6 @@ def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: 
         as_json.write(replace(as_json.read(path), started=iso(as_seconds(day))), path)
     fleet("add", str(fleet.folder / "0.json"), str(fleet.folder / "1.json"))
     assert fleet.events("hgx-h100") == ["NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"]
-
-
-def test_what_all_nodes_lose_is_one_line_above_the_others(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time", lambda: as_seconds(34))
-    monkeypatch.setenv("COLUMNS", "200")
-    filled(fleet.path, *random.Random(1).sample([*lost_by_all(12, 34, 20, 0.10)], 12 * 34))  # in any order
-    first, *rest = fleet()
-    assert first.startswith("all 12 nodes: all_reduce 1 GiB 39")
-    assert first.endswith("(-10 %) since 2026-03-21, when the driver changed 550.127.08 → 560.35.03")
-    assert rest[-1].startswith("12 ok")
-    assert any("all 12 nodes" in line for line in fleet("node", "w5"))
-    fleet("--exit-code", code=3)
-    assert '"of": 12' in "".join(fleet("--json", "-"))
 
 
 def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
