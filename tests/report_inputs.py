@@ -16,6 +16,7 @@ from fake_site import capture as site_capture
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, filled, lost_by_all, readings
 from report import samples
 from report.html import made
+from report_lines import lines
 from report_pages import pages
 
 from ncclprobe.checks.rail.fixtures import World, only
@@ -541,5 +542,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "blame": _blame_inputs,
     "node-lists": _lists_inputs,
     "pages": pages,
+    "lines": lines,
     "redactions": _redactions_inputs,
 }

@@ -42,9 +42,6 @@ def test_a_measured_row_stands_under_its_header_with_what_was_expected(width: in
     assert " ".join(row.split()) == f"all_reduce 1 MiB in 1234.50 10 {more}0.8490 0.8490 2 fail, not 1.5"
 
 
-# Pairs.
-
-
 def pair(src: int, dst: int, rate: float = 2.0, **changes: Any) -> PairRow:
     row = PairRow(
         src=src, dst=dst, src_end=f"n{src}", dst_end=f"n{dst}", nbytes=4 << 20, latency_nbytes=8, latency_us=12.5,

@@ -17,14 +17,11 @@ import pytest
 from ncclprobe.commands import Screen, attach, main
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.model.causes import JobVerdict, RankClass
-from ncclprobe.model.findings import Finding, Related, Status, fail, note, seen, warn
+from ncclprobe.model.findings import Finding, Status, fail, seen, warn
 from ncclprobe.model.layout import unstyled
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
-from ncclprobe.report import html as as_html
-from ncclprobe.report import junit as as_junit
-from ncclprobe.report import markdown as as_markdown
 from ncclprobe.report import text as as_text
 from ncclprobe.report.causes import Watch
 from ncclprobe.report.delivery import harmless
@@ -37,18 +34,6 @@ from .samples import HEALTHY, ROW, report, verdict
 def with_findings(*findings: Finding, hostile: str = "") -> Report:
     blind = verdict(Status.UNKNOWN, id="c.d", why="permission denied" + hostile, required=True)
     return report(verdict(Status.FAIL, *findings, id="a.b"), blind)
-
-
-def test_problems_come_first_and_the_verdict_last() -> None:
-    made = with_findings(note("x", "by the way"), warn("y", "hm"), fail("z", "broken", remedy="mend it"))
-    lines = as_text.render(made).splitlines()
-    order = [line.split()[0] for line in lines if line.startswith(("FAIL", "WARN", "NOTE", "unknown"))]
-    assert order[:5] == ["FAIL", "FAIL", "WARN", "unknown", "NOTE"]
-    assert lines[2].split() == ["FAIL", "z:", "broken"]
-    assert lines[-1].startswith("Not ready for NCCL jobs")
-    assert lines[-1].endswith("(exit 4)")
-    assert any("fix:   mend it" in line for line in lines)
-    assert "unknown c.d (required)" in lines
 
 
 def test_hostile_text_cannot_steer_the_terminal() -> None:
@@ -82,13 +67,6 @@ def test_evidence_is_a_source_its_line_and_what_stands_there() -> None:
         ("/etc/nccl.conf", 3, "NCCL_ALGO=Ring"),
     ]
     assert finding.seen == "NVML; /etc/nccl.conf:3: NCCL_ALGO=Ring"
-
-
-@each_row("render", [as_text.render, as_markdown.render, as_junit.render, as_html.render])
-def test_every_format_for_people_names_the_related_findings(render: Callable[[Report], str]) -> None:
-    finding = fail("all_reduce 64 MiB", "is slow", related=(Related("ib.mtu", "mlx5_3:1"),))
-    assert "mlx5_3:1" in render(with_findings(finding))
-    assert "mlx5_3:1" not in render(with_findings(replace(finding, related=())))
 
 
 def test_a_verdict_has_its_colour_and_a_pass_that_nothing_judged_has_that_of_what_was_skipped() -> None:

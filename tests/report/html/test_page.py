@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given
 
 from ncclprobe import DOCS, api
-from ncclprobe.model.findings import Status, Verdict, fail
-from ncclprobe.model.report import NodeRow, Report
+from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
-from ncclprobe.report.html import findings, fleet, matrix, render, tables
+from ncclprobe.report.html import matrix, render, tables
 from ncclprobe.report.html.legible import sentence, typed
 from ncclprobe.report.html.page import HERE
 from tests.each_row import each_row
@@ -115,29 +115,6 @@ def test_numbers_that_nobody_judged_are_no_success() -> None:
     assert [said in healthy for said in ("Nothing to do", "Not checked", "Findings")] == [True, False, False]
     idle = Page(render(replace(samples.HEALTHY, status=Status.SKIP, checks=()))).words
     assert [said in idle for said in ("Nothing was judged", "Nothing to do")] == [True, False]
-
-
-def test_nodes_are_grouped_by_what_is_theirs_in_the_order_of_the_findings() -> None:
-    """What the job does wrong, or a measurement of the run, makes no node red."""
-    lost = fail("rank 2", "its heartbeat stopped", action="retest")
-    measured = samples.report(Verdict("run.hang", "n0", Status.FAIL, "A rank was lost", findings=(lost,)))
-    differs = fail("NCCL_BUFFSIZE", "1 of 4 nodes differs", nodes=("n2",))
-    first, second = (fail(subject, "is low", nodes=names) for subject, names in (("a", ("n1",)), ("b", ("n0", "n2"))))
-    low = [Verdict(f"x.{each.subject}", None, Status.FAIL, "t", findings=(each,)) for each in (first, second)]
-    blind = Verdict("ib.perm", "n1", Status.UNKNOWN, "t", "no access", required=True)
-    nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(4))
-    job = samples.report(Verdict("sync.env", None, Status.FAIL, "Differ", findings=(differs,)), blind, nodes=nodes)
-    rows: list[tuple[Report, list[tuple[str, str, str]]]] = [
-        (measured, [("fail", "n0", "")]),
-        (job, [("fail", "n2", "NCCL_BUFFSIZE: 1 of 4 nodes differs"), ("unknown", "n1", "not checked: ib.perm"),
-               ("pass", "n[0,3]", "")]),
-        (samples.report(*low, nodes=nodes[:3]), [("fail", "n1", "a: is low"), ("fail", "n[0,2]", "b: is low")]),
-    ]  # fmt: skip
-    for report, wanted in rows:
-        groups, _ = fleet.groups(report, findings.cards(report).cards)
-        assert [(each.state, each.nodes, each.why[0][1] if each.why else "") for each in groups] == wanted
-    assert [card.head for card in findings.cards(measured).cards] == ["rank 2"]
-    assert "1 check fails, on 1 of 4 nodes" in Page(render(job)).words
 
 
 def test_a_large_fleet_with_many_different_faults_and_a_text_without_end_are_cut() -> None:
