@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, product
 from pathlib import Path
 
-from expect import test_bands, test_baselines, test_bound, test_judged_logs, test_topology_file
+from expect import drawn, test_bands, test_baselines, test_bound, test_judged_logs, test_topology_file
 from expect.boxes import (
     A100,
     ALPS,
@@ -25,7 +25,6 @@ from expect.boxes import (
     facts_of,
 )
 from expect.nccl_machines import TOPOLOGIES
-from expect.test_recognise import ideal
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.engine.expect_target import machine_of
@@ -277,18 +276,6 @@ def _recognised_inputs() -> Rows:
         changed = better if better != system else None
         source = system.source.replace(" ", "_") if isinstance(system, NodeSystem) else ""
         yield path.stem, (told(found), seen(facts, firmware), system, source, changed)
-    for machine in machines.table().values():
-        facts_ = ideal(machine)
-        for name in ("gpus", "nvlinks", "nics"):
-            count = getattr(facts_, name) or 0
-            values = (count - 1, count // 2, count + 1, None)
-            made = [recognise(replace(facts_, **{name: value})) for value in values]
-            yield (
-                f"{machine.name}, {name}",
-                [f"{'/'.join(e.candidates)}:{len(e.differs)}:{e.why[:60]}".replace(" ", "_") for e in made],
-            )
-        slower = recognise(replace(facts_, nic_gbps=(facts_.nic_gbps or 0) / 2))
-        yield f"{machine.name}, NICs of half the rate", told(slower)
 
 
 _TYPED = (
@@ -306,18 +293,6 @@ _TYPED = (
     *("2 x V100 PCIe", "8 x A6000 bridged", "4 x T4, 1 x 25 sockets", "8 x H100 PCIe, 4 x HDR, 4 sockets, skl"),
     # Refused, or of more spellings.
     *("8 x V100", "RTX 6000D", "A100-SXM4-80GB", "2 x GB10", "2 x DGX Spark", "DGX Spark x2"),
-    *("GB200 NVL72, 4 trays", "GB200 NVL72, liquid", "dgx-h100, ib, 12 nodes"),
-    *("H200 NVL4", "L40S over two sockets", "MI300X"),
-    *("1 x dgx-h100", "8 x L40S mesh", "8 x H100 80GB HBM3, mesh", "8 x L40S, 0 x 200G", "0 x L40S", "99 x L40S"),
-    *("8 x GeForce 1", "8 x Radeon", "8 x Intel Max 1550", "8 x L40S, intel", "8 x L40S, behind CX80"),
-    *("8 x AMD Instinct MI300X", "2 x H200 NVL4", "8 x RTX 40", "6 x H200 NVL, NVLink bridges of 4", "8 x H100"),
-    *("8 x L40S, liquid cooled", "8 x L40S, 4 NICs x 200 token-ring", "8 x L40S, NVLink bridges"),
-    *("8 x L40S, 4 NICs x 25 GB/s", "8 x L40S, 4 x 200GB roce", "8 x L40S, 99 NICs per GPU x 400"),
-    *("8 x L40S, 0 sockets", "8 x L40S, 8 x 400, 4 x 200", "8 x L40S, 2 sockets, 4 sockets"),
-    *("8 x L40S, 4 per socket, 1 socket", "8 x L40S, no P2P, P2P", "8 x L40S, 8 x 400, gdr, no GDR"),
-    *("8 x L40S, Turin, Sapphire Rapids", "4 x H100 SXM, mesh, no NVLink", "8x NVIDIA H100 80GB HBM3"),
-    *("8 x V100-SXM2-32GB", "4 x H200 NVL, NVL4", "4 x H200 NVL4", "H200 NVL x4 NVLink bridge of 4"),
-    *("A100-SXM4-80GB x 8", "L40S ×8 over two sockets", "8 x RTX PRO 6000D over two sockets behind 4 CX8"),
     *("8 x RTX PRO 6000, two switches", "8 x RTX PRO 6000 Blackwell Max-Q, 1 socket"),
     *("A100 80GB", "8 x " + "L" * 397),
 )
@@ -343,7 +318,7 @@ def _xml_inputs() -> Rows:
 
 def _path_inputs() -> Rows:
     """The distances of machines by their links, NUMA nodes and the places of their NICs, with relays and near NICs."""
-    for name, found in test_topology.scenes():
+    for name, found in (*test_topology.scenes(), *test_topology.places()):
         told = ["_".join(test_topology.words(found, gpu).replace(",", "").split()) for gpu in found.gpus]
         near = [f"{gpu}:{'/'.join(found.near(gpu))}" for gpu in found.gpus]
         yield (
@@ -462,10 +437,6 @@ _COSTLY = (
 )
 
 
-_OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
-_SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
-         "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10", "NVIDIA GB300",
-         "NVIDIA B200", "NVIDIA GH200 120GB")  # fmt: skip
 _PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358", "Intel(R) Xeon(R) Platinum 8480C",
                "INTEL(R) XEON(R) PLATINUM 8568Y+", "Intel(R) Xeon(R) 6972P", "Intel(R) Xeon(R) CPU E5-2698 v4",
                "AMD EPYC 7742 64-Core Processor", "AMD EPYC 9654", "Neoverse-V2", "POWER9", "")  # fmt: skip
@@ -473,21 +444,6 @@ _PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358
 
 def _assumed_inputs() -> Rows:
     """What nodes of a log may be, the usual first, with what weaker NICs they could have; and processors by name."""
-    for gpu, count, (nodes, net, nics) in product(_SOLD, (2, 4, 6, 8), ((1, "", 0), (4, "", 0), (2, "roce", 4))):
-        node = assumed.Node(gpu, count, nodes, net, nics)
-        try:
-            found = list(assumed.candidates(node))
-        except NcclprobeError as refused:
-            yield f"{nodes} of {count} x {gpu}", str(refused)
-            continue
-        weaker = [each for one in found[:1] for each in assumed.weaker(one)]
-        yield (
-            f"{nodes} of {count} x {gpu}, {net}",
-            [
-                {name: getattr(each.system, name) for name in _OF_A_BOX}
-                for each in (*found, *weaker[:: max(len(weaker) - 1, 1)])
-            ],
-        )
     for text in ("two of a3-megagpu-8g", "8x H200", "8x H200 or 8x B200", "4 x L40S and 4x L40S", "8x faster"):
         yield text, assumed.gpus_in(text)
     for text in ("8 x H200", "2 x L40S", "4 x GH200", "8 x H200, 1 x NDR"):
@@ -521,5 +477,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "xml": _xml_inputs,
     "assumed": _assumed_inputs,
     **nccl_inputs.FUNCTIONS,
+    **drawn.FUNCTIONS,
 }
 """The functions of each file with their input."""

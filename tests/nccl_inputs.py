@@ -27,7 +27,7 @@ from ncclprobe.nccl.gpudirect import (
     peer_transports,
 )
 from ncclprobe.nccl.hcas import caught_besides, parse_selector, pick, select, wish
-from ncclprobe.nccl.interfaces import find_interfaces
+from ncclprobe.nccl.interfaces import find_interfaces, same_subnet
 from ncclprobe.nccl.nic_traffic import operation_traffic
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from ncclprobe.nccl.selection import rail_ports
@@ -179,6 +179,10 @@ def _interface_inputs() -> Rows:
             told.append(brief(choice.step, *(each.name for each in choice.interfaces)))
         yield f"{ifname}, {family}, {address}", runs(told)
 
+    for face, other in product(test_interfaces.SUBNETS, test_interfaces.NEIGHBOURS):
+        alike = [same_subnet(face, other, each) for each in (*RELEASES, (2, 28, 9), (2, 29, 2), (2, 30, 3))]
+        yield f"{face.address} {face.netmask} {face.running} and {other}", runs(map(str, alike))
+
 
 def _list_inputs() -> Rows:
     """What lists of devices say and take; what pins of algorithms and protocols leave to each collective."""
@@ -220,6 +224,8 @@ def _matrix_inputs() -> Rows:
             yield f"{gpus} {word}, {number} {other}", found
     for name, texts in test_log.LINES.items():
         yield f"lines of {name}", [log.read(test_log.HEAD + text) for text in texts]
+    for number, lines in enumerate(test_log.DEVICES):
+        yield f"devices {number}", (test_log.said(*lines).devices(), test_log.said(*lines).gdr)
     mib = 1 << 20
     for nbytes, first, second in product((50_000, 64 * mib), (0, 4000, 6 * mib, 7 * mib, 70 * mib), (0, mib, 66 * mib)):
         seen = test_log.nodes(eth0=test_log.both(first), eth1=test_log.both(second))

@@ -20,7 +20,7 @@ from ncclprobe.facts.machine import System
 from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, PeerAccess
+from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Linking, Plugins, SharedLibrary
 from ncclprobe.facts.software import Software
@@ -149,31 +149,6 @@ def test_cuda_shows_no_gpu_whose_uuid_is_not_named_alone_and_of_gpus_that_mig_sp
     assert "one instance" in usable_gpus(split, Environment({})).why
     half = replace(several, all=(split.all[0], several.all[1]))
     assert usable_gpus(half, Environment({})).chosen == ("GPU0", "GPU1")
-
-
-def test_a_plugin_of_which_this_nccl_takes_no_interface_is_passed_over() -> None:
-    taken = {(2, 27, 3): "v4, and NCCL 2.27.3 takes v6 to v10", (2, 21, 5): "v4, and NCCL 2.21.5 takes v5 to v8"}
-    for version, refusal in taken.items():
-        made = choose(offering(4, *version))
-        assert ([each.name for each in chosen(made.network)], refusal in made.network.why) == (["Socket"], True)
-
-
-def test_what_is_broken_or_unknown_changes_its_own_parts_only() -> None:
-    denied: dict[tuple[int, int], P2pStatus] = {(a, b): "NS" for a in range(8) for b in range(8) if a != b}
-    (peers,) = chosen(choose(changed("hgx-h100", peeraccess=PeerAccess(denied, denied, denied))).p2p)
-    assert (peers.refused, "fails to start" in peers.why) == (True, True)
-    links, gpus = snapshot("hgx-h100").facts[NvLinks], snapshot("hgx-h100").facts[Gpus]
-    blind = choose(changed("hgx-h100", nvlinks=replace(links, gpus=(UNREAD, *links.gpus[1:]))))
-    assert (blind.p2p.chosen, direct(blind, "GPU0")[1], blind.nvls.available) == (None, True, None)
-    for kernel, works in ((GpuDirect({}, (5, 4), "proprietary"), False), (GpuDirect(UNREAD, UNREAD, "open"), None)):
-        made = choose(changed("hgx-h100", gpudirect=kernel))
-        assert {(each.receives, each.sends) for each in chosen(made.gpudirect)} == {(works, works)}
-    machine = changed("hgx-h100", gpus=replace(gpus, all=tuple(replace(gpu, pci="somewhere") for gpu in gpus.all)))
-    assert (choose(machine).p2p.chosen, layout(machine).paths) == (None, None)  # an address that no bus has
-    assert "somewhere" in layout(machine).why
-    lost = choose(changed("hgx-h100", gpus=replace(gpus, all=(replace(gpus.all[0], lost="gone"), *gpus.all[1:]))))
-    assert [len(each.pairs) for each in chosen(lost.p2p)] == [21]
-    assert "GPU0" not in {each.gpu for each in chosen(lost.gpudirect)}
 
 
 def single(made: Choices) -> dict[object, object]:

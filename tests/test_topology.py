@@ -18,7 +18,6 @@ from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PciPosition, pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.paths import PathType, Topology, connected, machine_topology, topology, tree_word
-from tests.each_row import each_row
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")
@@ -100,30 +99,6 @@ def scenes() -> Iterator[tuple[str, Topology]]:
 
 
 SCENES = dict(scenes())
-SAME = "G1 {0}, G2 {0}, G3 {0}"
-
-
-@each_row(
-    ("name", "wanted"),
-    [
-        # The NIC of another GPU is reached over NVLink, and there is no relay that is too far itself.
-        (
-            "switches, two nodes, 4 NICs",
-            f"{SAME.format('NVL/NV18')}, N0 PIX/PIX, N1 PHB>G1/NODE, N2 SYS>G2/SYS, N3 SYS>G3/SYS",
-        ),
-        ("switches, two nodes, a far NIC", f"{SAME.format('NVL/NV18')}, N0 PHB/NODE"),
-        # A mesh relays over one GPU, but no further; POWER9 reaches its CPU over NVLink.
-        ("a chain, two nodes, 1 NIC", "G1 NVL/NV2, G2 NVB/SYS, G3 SYS/SYS, N0 PIX/PIX"),
-        ("a processor, two nodes, 1 NIC", "G1 NVL/NODE, G2 SYS/SYS, G3 SYS/SYS, N0 PIX/PIX"),
-        # A NUMA node that was not read makes only far paths unknown, and one that none names is one CPU to NCCL.
-        ("no links, G0 and N0 not read, 1 NIC", f"{SAME.format('None/None')}, N0 PIX/PIX"),
-        ("no links, none named, 1 NIC", f"{SAME.format('PHB/None')}, N0 PIX/PIX"),
-        # Chip-to-chip links bring the CPU's NICs near.
-        ("no links, two nodes, a far NIC, C2C", "G1 C2C/NODE, G2 SYS/SYS, G3 SYS/SYS, N0 P2C/NODE"),
-    ],
-)  # fmt: skip
-def test_the_distances_from_the_first_gpu_are_nccls_and_nvidia_smis(name: str, wanted: str) -> None:
-    assert words(SCENES[name]) == wanted
 
 
 def test_pxn_is_a_path_and_the_nearest_nics_are_those_of_the_tree() -> None:
@@ -154,47 +129,28 @@ BUS, NEAR = PciPosition("pci0000:00"), PciPosition("pci0000:00", ("r", "u", "d")
 DEEP = PciPosition("pci0000:00", ("r", "u", "e", "v", "f"))
 
 
-@each_row(
-    ("devices", "links", "wanted"),
-    [
-        # A guest that shows one flat bus is PHB everywhere, and functions of a card share every bridge.
-        ([device("g0", GPU_3D, BUS, -1), device("g1", GPU_3D, BUS, -1)], {}, "G1 PHB/PHB"),
-        ([device("g0", GPU_3D, NEAR), nic("n0", NEAR), nic("n1", NEAR)], {}, "N0 PIX/PIX, N1 PIX/PIX"),
-        # A GPU that shares a switch with the NIC needs no relay.
-        ([device("g0", GPU_3D, DEEP), device("g1", GPU_3D, NEAR), nic("n", NEAR)], SWITCHES, "G1 NVL/NV18, N PXB/PXB"),
-        # Devices that are not on the bus have no distance.
-        ([device("g0", GPU_3D, NEAR), nic("n", NOT_READ)], {}, "N None/None"),
-    ],
-)
-def test_places_decide_between_bridges(devices: list[Device], links: Links, wanted: str) -> None:
-    assert words(distances(*devices, links=links)) == wanted
-
-
 def broadcom(address: str, chip: int, board: int) -> Bridge:
     return Bridge(address, Identity(BRIDGE, 0x1000, chip, (0x1000, board)))
 
 
-@each_row(
-    ("upper", "lower", "path"),
-    [
-        ((0xC010, 0xA096), (0xC010, 0xA096), PIX),  # Gen 4: both levels look alike
-        ((0xC030, 0x0144), (0xC030, 0x1144), PIX),  # Gen 5: the board's id tells them apart
-        ((0xC030, 0x1144), (0xC030, 0x0144), PXB),
-        ((0xC030, 0x0144), (0xC030, 0x0144), PXB),
-        ((0xC010, 0xA096), (0xC030, 0x1144), PXB),
-        ((0xC010, 0xB096), (0xC010, 0xB096), PXB),
-    ],
-)
-def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl_and_a_third_is_another(
-    upper: tuple[int, int], lower: tuple[int, int], path: PathType
-) -> None:
-    pair = [device(f"g{n}", GPU_3D, PciPosition("pci0000:00", ("r", "u", f"d{n}", f"v{n}", f"e{n}"))) for n in range(2)]
-    below = [broadcom("u", *upper), *(broadcom(f"v{n}", *lower) for n in range(2))]
-    assert words(distances(*pair, bridges=below)) == f"G1 {path.name}/PXB"
+CHIPS = ((0xC010, 0xA096), (0xC030, 0x0144), (0xC030, 0x1144), (0xC010, 0xB096))
+
+
+def places() -> Iterator[tuple[str, Topology]]:
+    """GPUs and NICs on one flat bus, below one switch, at several depths, or not on the bus; switches of Broadcom."""
+    for number, (devices, links) in enumerate((
+        ([device("g0", GPU_3D, BUS, -1), device("g1", GPU_3D, BUS, -1)], {}),
+        ([device("g0", GPU_3D, NEAR), nic("n0", NEAR), nic("n1", NEAR)], {}),
+        ([device("g0", GPU_3D, DEEP), device("g1", GPU_3D, NEAR), nic("n", NEAR)], SWITCHES),
+        ([device("g0", GPU_3D, NEAR), nic("n", NOT_READ)], {}),
+    )):  # fmt: skip
+        yield f"place {number}", distances(*devices, links=links)
+    two = [("r", "u", f"d{n}", f"v{n}", f"e{n}") for n in range(2)]
     chain = ("r", "u", "d", "v", "e", "w", "f")
-    three = [device(f"g{n}", GPU_3D, PciPosition("pci0000:00", chain[:end])) for n, end in enumerate((7, 5))]
-    switches = [broadcom("u", *upper), broadcom("v", *lower), broadcom("w", *lower)]
-    assert words(distances(*three, bridges=switches)) == "G1 PXB/PXB"
+    for upper, lower, (names, ways) in product(CHIPS, CHIPS, (("v0 v1", two), ("v w", [chain, chain[:5]]))):
+        pair = [device(f"g{n}", GPU_3D, PciPosition("pci0000:00", way)) for n, way in enumerate(ways)]
+        below = [broadcom("u", *upper), *(broadcom(name, *lower) for name in names.split())]
+        yield f"Broadcom {upper} {lower} {names}", distances(*pair, bridges=below)
 
 
 def test_bridges_below_the_last_shared_one_are_counted() -> None:

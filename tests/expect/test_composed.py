@@ -6,7 +6,7 @@ What is assumed of each box, and why one is refused, is kept in tests/data/comma
 import pytest
 
 from ncclprobe.engine.expect_target import machine_of
-from ncclprobe.expect.composed import composed, is_composed, same_gpu
+from ncclprobe.expect.composed import composed, is_composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
@@ -80,19 +80,6 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
     box = composed(text)
     found = known(predict(box, Shape((box.gpus,)), "all_reduce", 8 * GIB))
     assert found.busbw_GBps == pytest.approx(seen, rel=0.05)
-
-
-def test_a_gpu_is_another_by_its_model_or_its_links_and_not_by_its_memory() -> None:
-    pro = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
-    alike = {
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", pro): True,
-        ("NVIDIA GH200 144G HBM3e", "NVIDIA GH200 120GB"): True,
-        ("NVIDIA H100 SXM5 80GB", "NVIDIA H100 80GB HBM3"): True,  # a name that no table has
-        **dict.fromkeys((("NVIDIA GB200", "NVIDIA GB300"), ("NVIDIA B200", "NVIDIA GB200")), False),
-        **dict.fromkeys((("NVIDIA L40S", "NVIDIA L40"), ("NVIDIA RTX 6000 Ada Generation", pro)), False),
-        ("NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB"): False,
-    }
-    assert {pair: same_gpu(*pair) for pair in alike} == alike
 
 
 def test_a_name_of_a_type_is_no_box() -> None:

@@ -14,7 +14,7 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.model.measurement import Expectation
-from tests.each_row import each_row, known
+from tests.each_row import known
 
 from .boxes import GIB, H100, LATEST, NODE
 
@@ -37,23 +37,6 @@ def of(system: NodeSystem, shape: Shape, nbytes: int, **variables: str) -> Expec
 USUAL = expected(NOTHING)
 
 
-@each_row(
-    "variables",
-    [
-        {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "2", "NCCL_P2P_LEVEL": "NVL"},
-        {"NCCL_ALGO": "broadcast:ring"},  # of another function
-        {"NCCL_MIN_NCHANNELS": "64"},  # as in NVIDIA's own recipe for Spectrum-X: bytes alone decide at 8 GiB
-        {"NCCL_ALGO": "NVLS"},
-    ],
-)
-def test_a_setting_that_leaves_the_choice_as_it_was_leaves_the_verdict(variables: dict[str, str]) -> None:
-    found = expected(set_to(**variables))
-    assert (found.value, found.threshold, found.worst) == (USUAL.value, USUAL.threshold, USUAL.worst)
-    assert USUAL.basis == "published"
-    assert set_to() == NOTHING
-    assert "NCCL_DEBUG" not in variables or not set_to(**variables)
-
-
 def test_a_pinned_ring_is_expected_at_a_rings_speed_and_passes_there() -> None:
     for value in ("Ring", "^NVLS,NVLSTree,Tree,CollNetDirect,CollNetChain,PAT", "allreduce:ring"):
         found = expected(set_to(NCCL_ALGO=value))
@@ -61,20 +44,6 @@ def test_a_pinned_ring_is_expected_at_a_rings_speed_and_passes_there() -> None:
         assert (found.worst, once((RING, RING), found).status) == ("fail", "pass")
         assert f"NCCL_ALGO={value}" in found.why
     assert once((RING, RING), USUAL).status != "pass"
-
-
-@each_row(
-    ("variables", "said"),
-    [
-        ({"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE=1"),
-        ({"NCCL_PROTO": "LL"}, "NCCL_PROTO=LL"),
-        ({"NCCL_ALGO": "nonsense"}, "NCCL refuses NCCL_ALGO=nonsense"),
-        ({"NCCL_MAX_NCHANNELS": "2"}, "NCCL_MAX_NCHANNELS=2"),
-    ],
-)
-def test_what_is_not_known_with_a_setting_judges_nothing_and_names_it(variables: dict[str, str], said: str) -> None:
-    found = expected(set_to(**variables))
-    assert (found.worst, said in found.known, once((1, 1), found).status) == ("unjudged", True, "unjudged")
 
 
 def test_numbers_of_one_byte_are_not_added_up_by_switches() -> None:

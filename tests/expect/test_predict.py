@@ -86,23 +86,6 @@ def test_the_user_comes_before_the_site_before_what_is_published_before_the_mode
 
 
 @each_row(
-    ("op", "nbytes", "shape", "system"),
-    [
-        ("all_reduce", GIB, NODE, None),
-        ("all_reduce", GIB, Shape((1,)), H100),
-        ("nonsense", GIB, NODE, H100),
-        ("all_reduce", 0, NODE, H100),
-        ("all_reduce", GIB, PAIR, replace(H100, nics=0, nic_gbps=0.0, network=None)),
-        ("all_reduce", KIB, PAIR, TCP),  # small, over TCP
-    ],
-)
-def test_nobody_who_knows_nothing_is_nobody_who_fails(
-    op: str, nbytes: int, shape: Shape, system: NodeSystem | None
-) -> None:
-    assert expectation(op, nbytes, shape, system) is None
-
-
-@each_row(
     ("ports", "gbps", "network", "version", "rule", "busbw"),
     [
         (16, 100, "roce", (2, 14, 3), "Ring", 180.1),

@@ -84,41 +84,6 @@ def test_every_capture_is_a_system_or_says_why_and_of_one_type_at_most_which_a_f
         assert (links.network is None) == (links.nics == 0)
 
 
-MEGA, P5, BOARD = (ideal(find(name)) for name in ("a3-megagpu-8g", "p5.48xlarge", "HGX H100"))
-BOARD = replace(BOARD, vendor="Supermicro", product="SYS-821GE-TNHR", nics=4, nic_gbps=200.0)
-TWO = ("a3-edgegpu-8g", "a3-highgpu-8g")
-
-
-@each_row(
-    ("facts", "machine", "candidates", "differs", "why"),
-    [
-        # In a cloud a lost NIC is a loss, and half of them another type.
-        (replace(MEGA, nics=7), "a3-megagpu-8g", None, ["200 Gb/s NICs: 7, expected 8"], ""),
-        (replace(MEGA, nics=4), None, TWO, [], "ambiguous: a3-edgegpu-8g and a3-highgpu-8g fit; choose one with"),
-        (replace(MEGA, nics=9), None, (), [], "a3-megagpu-8g (200 Gb/s NICs: 9, expected 8)"),
-        # Firmware that names the type decides, and the rest is compared.
-        (replace(P5, gpus=1, nics=0, nvlinks=0), "p5.48xlarge", None, 3, "though GPUs: 1, expected 8; NVLinks of"),
-        (replace(P5, gpu_names=("NVIDIA H200",)), None, (), [], "GPUs: NVIDIA H200, expected NVIDIA H100 80GB HBM3"),
-        (replace(P5, gpu_names=(), gpus=None), "p5.48xlarge", None, ["GPUs: not known, expected 8"], ""),
-        *((replace(P5, product=name), None, (), [], "") for name in ("p5.48xlarg", "p5.48xlarge2", "xp5.48xlarge", "")),
-        # A board of any maker is known by its GPUs, unless firmware is silent.
-        (replace(BOARD, nvlinks=17), "HGX H100", None, ["NVLinks of a GPU: 17, expected 18"], ""),
-        *((replace(BOARD, **each), None, (), [], "") for each in ({"gpus": 7}, {"vendor": ""}, {"vendor": "NVIDIA"})),
-        (MachineFacts(), None, (), [], "the firmware names no machine, which has no GPU"),
-        (MachineFacts(vendor="QEMU", unknown=("GPUs: no driver",)), None, (), [], "not known: GPUs: no driver"),
-    ],
-)  # fmt: skip
-def test_a_loss_is_a_loss_and_more_is_another_type(
-    facts: MachineFacts, machine: str | None, candidates: tuple[str, ...] | None, differs: list[str] | int, why: str
-) -> None:
-    found = recognise(facts)
-    assert (found.machine.name if found.machine else None) == machine
-    assert found.candidates == ((machine,) if candidates is None else candidates)
-    told = [str(each) for each in found.differs]
-    assert (len(told) if isinstance(differs, int) else told) == differs
-    assert why in found.why
-
-
 def test_what_was_not_read_is_told_and_two_types_without_a_word_about_each_other_are_ambiguous() -> None:
     blind = seen(replace(named("hgx-h100")[0], gpus=Absent("no driver")), Absent("denied"))
     assert (blind.unknown, blind.gpus) == (("firmware: denied", "GPUs: no driver"), 8)
@@ -141,25 +106,6 @@ def test_a_machine_should_be_as_its_type_and_a_board_has_the_nics_that_are_here(
     for name, type_ in healthy.items():
         made = find(type_).system()
         assert replace(system(name), name=made.name, source=made.source, nic_path=made.nic_path) == made
-
-
-def test_what_is_assumed_is_said_and_unlike_or_lost_gpus_are_no_system() -> None:
-    facts, _ = named("hgx-h100")
-    unsaid = system_of(replace(facts, nvlinks=Absent("no"), cpus=Absent("no")))
-    assert isinstance(unsaid, NodeSystem)
-    assert (unsaid.fabric, unsaid.processor, "assumed: NVLinks, processor" in unsaid.source) == (
-        "none",
-        "unknown",
-        True,
-    )
-    gpus = facts.gpus
-    assert not isinstance(gpus, Absent)
-    mixed = (replace(gpus.all[0], name="NVIDIA L40S"), *gpus.all[1:])
-    gone = tuple(replace(gpu, lost="GPU is lost") for gpu in gpus.all)
-    for broken, words in ((mixed, "several kinds: NVIDIA H100 80GB HBM3, NVIDIA L40S"), (gone, "every GPU is lost")):
-        none = system_of(replace(facts, gpus=replace(gpus, all=broken)))
-        assert isinstance(none, Absent)
-        assert words in none.why
 
 
 def test_bridges_of_four_are_told_from_a_mesh_and_from_a_dgx_1() -> None:

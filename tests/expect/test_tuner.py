@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expect.boxes import A100, B200, GIB, H100, LATEST, MESH, NODE, PAIR, PLAIN, RACK, SOCKETS, V100, found
+from expect.boxes import A100, B200, GIB, H100, LATEST, MESH, NODE, PAIR, PLAIN, RACK, SOCKETS, found
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner import cost
 from ncclprobe.expect.tuner.constants import ALGORITHMS, BEFORE, CORRECTIONS, tuning
@@ -45,21 +45,6 @@ def test_an_nvlink_domain_of_many_nodes_is_one_node_and_switches_that_add_need_m
     # 72 GPUs are too many for NCCL to put every channel on one path before it loses patience.
     assert found(RACK, Shape((4,) * 18)).ring == replace(found(B200, NODE).ring, same_channels=False)
     assert (known(found(H100, NODE).nvls).channels, found(replace(H100, nvls=False), NODE).nvls) == (8, None)
-
-
-@each_row(
-    ("system", "gpus", "why"),
-    [
-        (H100, (9,), "has 8 GPUs"),
-        (replace(H100, nic_gbps=0.0), (8, 8), "NICs"),
-        (replace(V100, gpus=4, nvlinks=4, fabric="mesh"), (3,), "which 3 of the 4 GPUs take part"),
-        (replace(PLAIN, pcie_GBps=0.0), (2,), "slots"),
-    ],
-)
-def test_what_is_irregular_is_not_guessed(system: NodeSystem, gpus: tuple[int, ...], why: str) -> None:
-    answer = graphs(system, Shape(gpus), LATEST)
-    assert isinstance(answer, Absent)
-    assert why in answer.why
 
 
 @given(

@@ -17,6 +17,7 @@ from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, PairRow, Rank
 from ncclprobe.model.rails import RailArrival, RailFailure, RailOutcome, RailPort, RailStream
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
+from tests.drawn import word
 from tests.localise import slow_pairs
 
 Rows = Iterator[tuple[str, object]]
@@ -66,15 +67,6 @@ def _fleet(draw: Random, odd: float) -> dict[str, list[RailRow]]:
                 row = _outcome(draw, End(f"n{node}", mine), odd if draw.random() < 0.7 else 0.0)
                 rows[f"n{node}"].append(RailRow(number, to, mine, its, leads, row, 2, number // 20, 1 << 20, limit))
     return rows
-
-
-def word(*values: object) -> str:
-    """Return values as one word, which is kept whole."""
-    told = (
-        f"{each:.5g}" if isinstance(each, float) else word(*each) if isinstance(each, list | tuple) else str(each)
-        for each in values
-    )
-    return "/".join(told).replace(" ", "_")
 
 
 def _way(way: rails.Way) -> str:

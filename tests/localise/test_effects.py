@@ -13,18 +13,6 @@ from tests.each_row import each_row
 NODES = "abcdef"
 
 
-def test_what_slows_one_way_out_is_the_ends_effect_and_what_slows_one_pair_its_residual() -> None:
-    def fleet(**rates: float) -> list[Sample]:
-        return [Sample(End(src), End(dst), rates.get(src + dst, 40.0)) for src, dst in permutations(NODES, 2)]
-
-    out = polish(fleet(**{f"a{other}": 20.0 for other in NODES}))
-    assert (out.out[End("a")], out.into[End("a")]) == (pytest.approx(math.log(0.5)), 0)
-    assert out.residual == pytest.approx([0.0] * 30)
-    pair = polish(fleet(ab=10.0))
-    assert set(pair.out.values()) == set(pair.into.values()) == {0.0}
-    assert [each for each in pair.residual if each] == [pytest.approx(math.log(0.25))]
-
-
 def test_the_usual_is_that_of_the_good_and_both_ways_at_once_have_a_level_of_their_own() -> None:
     bad = {f"{x}{y}": 20.0 for x, y in permutations("abcdefgh", 2) if {x, y} & set("abc")}
     samples = [Sample(End(x), End(y), bad.get(x + y, 40.0)) for x, y in permutations("abcdefgh", 2)]

@@ -11,24 +11,20 @@ from ncclprobe.facts.driver import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
-from ncclprobe.facts.software import Version
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import (
-    Direct,
     Level,
     decide,
     gdr_level,
     kernel_support,
     maker,
     p2p_level,
-    peer_transports,
     supported,
     user_level,
 )
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
-from tests.each_row import each_row
 
 NV_MEM_NC = PATHS[1]
 NONE, CUDA = fixtures.PLAIN, (12, 4)
@@ -99,23 +95,6 @@ def test_a_level_is_named_as_it_was_set_and_disabling_beats_it() -> None:
     assert p2p_level(both, None, "amd", 2) == Level(LOC, "NCCL_P2P_DISABLE=1")
 
 
-def test_near_gpus_whose_peers_nvml_allows_go_directly_and_what_it_does_not_say_is_not_guessed() -> None:
-    def found(path: PathType | None, *said: Any, **settings: str) -> tuple[object, ...]:
-        two = Topology(gpus={"GPU0": "a", "GPU1": "b"}, paths={("GPU0", "GPU1"): path})
-        access = PeerAccess({(0, 1): said[0]}, {(0, 1): said[-1]}) if said else Absent("no NVML")
-        (each,) = peer_transports(two, access, having(**settings), Level(PXB))
-        return each.transport, each.broken, each.why
-
-    assert found(PXB, "OK")[:2] == ("P2P", False)
-    assert found(SYS, "OK") == ("SHM", False, "SYS, the default level is PXB")
-    assert found(SYS, "OK", SHM_DISABLE="1")[0] == "NET"
-    assert found(NVL, "TNS")[:2] == ("SHM", True)
-    assert found(NVL, "TNS", IGNORE_DISABLED_P2P="1")[:2] == ("SHM", False)
-    assert found(NVL, "TNS", IGNORE_DISABLED_P2P="2")[0] == "P2P"
-    assert found(PIX, "OK", "CNS")[0] == "SHM"  # reading and writing must both be allowed
-    assert (found(NVL)[0], found(SYS)[0], found(None, "OK")[0]) == (None, "SHM", None)
-
-
 LINKED, BRIDGED = (NvLink(0, "active", remote="switch"),), (NvLink(0, "active", remote="gpu"),)
 
 
@@ -129,34 +108,6 @@ def four(far: tuple[int, ...] = (), links: NvLinks | Absent = UNLINKED) -> tuple
     gpus = fixtures.gpus()
     topology = machine_topology(fixtures.pci(far=far), gpus, links, fixtures.fabric())
     return topology, {f"GPU{gpu.index}": gpu for gpu in gpus.all}
-
-
-def one(made: tuple[Direct, ...], gpu: str, nic: str) -> Direct:
-    return next(direct for direct in made if (direct.gpu, direct.nic) == (gpu, nic))
-
-
-FAR = "mlx5_3 is across the host bridge (PHB or NODE), the default level is PXB"
-
-
-@each_row(
-    ("links", "settings", "version", "pair", "receives", "path", "relay", "why"),
-    [
-        (UNLINKED, {}, NEW, ("GPU0", "mlx5_0"), True, PIX, "", "mlx5_0 is at PIX, within PXB"),
-        (UNLINKED, {}, NEW, ("GPU3", "mlx5_3"), False, PHB, "", FAR),
-        # Over NVLink the relay's path decides, unless PXN is off or too new.
-        (SWITCHED, {}, NEW, ("GPU3", "mlx5_0"), True, PIX, "GPU0", "mlx5_0 is at PIX through GPU0 (PXN), within PXB"),
-        (SWITCHED, {"PXN_DISABLE": "1"}, NEW, ("GPU3", "mlx5_0"), False, SYS, "", ""),
-        (SWITCHED, {}, (2, 11, 4), ("GPU3", "mlx5_0"), False, SYS, "", ""),
-    ],
-)  # fmt: skip
-def test_a_nic_below_the_gpus_switch_is_near_enough_or_one_that_another_gpu_reaches(
-    links: Any, settings: dict[str, str], version: Version, pair: tuple[str, str], receives: bool, path: PathType,
-    relay: str, why: str,
-) -> None:  # fmt: skip
-    topology, gpus = four(far=(3,), links=links)
-    found = one(decide(topology, gpus, topology.nics, having(**settings), version), *pair)
-    assert (found.receives, found.path, found.relay) == (receives, path, relay)
-    assert why in ("", found.why)
 
 
 def test_a_lone_gpu_sends_whatever_its_age_and_unknown_distances_and_desktop_cards_decide_as_they_must() -> None:

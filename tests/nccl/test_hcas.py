@@ -9,29 +9,12 @@ from hypothesis import strategies as st
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.hcas import ANY, MAX_HCAS, MAX_INTERFACES, Entry, caught_besides, parse_selector, select
+from ncclprobe.nccl.hcas import MAX_HCAS, MAX_INTERFACES, Entry, parse_selector, select
 from tests.each_row import each_row
 
 LIBC = ctypes.CDLL(None)
 LIBC.atoi.argtypes = (ctypes.c_char_p,)
 LIBC.atoi.restype = ctypes.c_int
-
-
-@each_row(
-    ("text", "entries"),
-    [
-        (",,", ()),
-        ("eth0,,eth1,", (Entry("eth0"), Entry("eth1"))),
-        ("eth0, eth1", (Entry("eth0"), Entry(" eth1"))),
-        ("mlx5_0::0:1", (Entry("mlx5_0", ANY, 0, 1),)),
-        ("mlx5_0:1:2:3:4", (Entry("mlx5_0", 1, 2, 3),)),
-        (":1,mlx5_0", (Entry("mlx5_0"),)),
-        ("=^eth0,^lo", (Entry("^eth0"), Entry("^lo"))),
-        ("a" * 70, (Entry("a" * 63),)),
-    ],
-)
-def test_a_list_is_split_as_nccl_splits_it(text: str, entries: tuple[Entry, ...]) -> None:
-    assert parse_selector(text, MAX_HCAS).entries == entries
 
 
 def test_entries_beyond_the_limit_are_told_and_not_used_and_those_that_vanish_do_not_use_it_up() -> None:
@@ -103,14 +86,3 @@ def test_newer_versions_sort_by_pci_address() -> None:
     both = Fabric((replace(one, pci="0000:90:00.0"), replace(other, pci="0000:10:00.0")))
     for version, ordered, first in (((2, 29, 7), True, "b:1"), ((2, 29, 7), False, "a:1"), ((2, 28, 9), True, "a:1")):
         assert select(both, "", version, ordered).taken[0].name == first
-
-
-def test_a_name_that_begins_others_is_told() -> None:
-    for text, others in {
-        "mlx5_1": ("mlx5_10", "mlx5_11"),
-        "=mlx5_1": (),
-        "mlx5": (),
-        "mlx5_1,mlx5_10": ("mlx5_11",),
-    }.items():
-        selector = parse_selector(text, MAX_HCAS)
-        assert caught_besides(selector.entries[0], ELEVEN, selector) == others

@@ -6,17 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.checks.run.traffic import nic_traffic
-from ncclprobe.facts.run.samples import NicTraffic
 from ncclprobe.facts.traffic import Count
-from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.measurement import Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Choice, Device, Hop
 from ncclprobe.nccl.nic_traffic import Carried, operation_traffic, transport
-from tests.each_row import each_row
 
 HEAD = "gpu1:101:101 [0] NCCL INFO "
 
@@ -47,23 +43,16 @@ def test_a_log_over_infiniband_names_its_devices_and_gpudirect() -> None:
     assert OVER_IB.chosen(1 << 20, "Broadcast") is OVER_IB.chosen(1 << 19, "AllReduce") is None
 
 
-@each_row(
-    ("lines", "devices", "gdr"),
-    [
-        # One channel without GPUDirect is enough to say so.
-        (("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA"),
-         ("device 0", "device 1"), False),
-        (("NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>", "Using network Socket",
-          "Channel 00 : 0[7000] -> 1[7000] [send] via NET/Socket/1"), ("eth1",), False),
-        # A device that no line names keeps its number.
-        (("Using network AWS Libfabric", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/3/GDRDMA(PCI)"),
-         ("device 3",), True),
-        (("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",), (), None),
-        ((), (), None),
-    ],
+DEVICES = (
+    # One channel without GPUDirect is enough to say so. A device that no line names keeps its number.
+    ("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA"),
+    ("NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>", "Using network Socket",
+     "Channel 00 : 0[7000] -> 1[7000] [send] via NET/Socket/1"),
+    ("Using network AWS Libfabric", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/3/GDRDMA(PCI)"),
+    ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",),
+    (),
 )  # fmt: skip
-def test_devices_have_names_if_a_line_names_them(lines: tuple[str, ...], devices: tuple[str, ...], gdr: Any) -> None:
-    assert (said(*lines).devices(), said(*lines).gdr) == (devices, gdr)
+"""What is read of each is in tests/data/command_values/matrices.txt."""
 
 
 def test_what_a_log_does_not_say_is_not_known_and_a_warning_says_nothing() -> None:
@@ -118,13 +107,6 @@ LINES = {
 """The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/maintainers/nccl.md), by what is read of them."""
 
 
-@each_row(("what", "text"), [(what, text) for what, texts in LINES.items() for text in texts])
-def test_the_lines_of_every_release_are_read(what: str, text: str) -> None:
-    found = said(text)
-    assert [hop.how for hop in found.hops] == ([what] if what.isupper() else [])
-    assert not what.islower() or getattr(found, what)
-
-
 @given(
     text=st.text()
     | st.lists(st.sampled_from([HEAD, "Channel ", "0/0 : ", "1[2]", " -> ", "via NET/", "\n", "9" * 40])).map("".join)
@@ -163,29 +145,6 @@ def both(nbytes: int) -> Count:
 
 def nodes(expected: str | None = "eth0", below: Any = None, **counts: Count | Absent) -> list[Carried]:
     return [node(name, expected, below, **counts) for name in "ab"]
-
-
-@each_row(
-    ("seen", "nbytes", "named"),
-    [
-        # A NIC that moved what another was to is named, unless that one moved a tenth.
-        ([node("a", eth0=both(6 * MIB), eth1=BUSY), node("b", eth0=BUSY, eth1=IDLE)], 64 * MIB, ["a eth1"]),
-        ([node("a", eth0=both(7 * MIB), eth1=BUSY), node("b", eth0=BUSY, eth1=IDLE)], 64 * MIB, []),
-        # Storage traffic beside the expected bytes names nobody.
-        *((nodes(eth0=BUSY, eth1=busy), 64 * MIB, []) for busy in (Count(0, 900 * MIB), Count(900 * MIB, 0))),
-        (nodes("bond0", BOND, bond0=BUSY, eth0=both(33 * MIB), eth1=both(33 * MIB)), 64 * MIB, []),
-        (nodes(None, eth0=IDLE, eth1=BUSY), 64 * MIB, []),  # nobody knows what was expected
-        (nodes(eth0=IDLE, eth1=both(100_000)), 50_000, []),  # too small to tell from the noise
-    ],
-)
-def test_a_nic_is_named_only_if_it_moved_what_another_was_to(
-    seen: list[Carried], nbytes: int, named: list[str]
-) -> None:
-    try:
-        found = nic_traffic.run(NicTraffic((operation_traffic("all_reduce", nbytes, seen),)))
-        assert [each.subject for each in found] == named
-    except Unlearned:
-        assert named == []
 
 
 def test_a_bond_has_the_shares_of_its_members_and_gaps_stay_gaps() -> None:
