@@ -148,11 +148,9 @@ class Draw(random.Random):
     """What a case draws."""
 
     def odd(self, share: float) -> bool:
-        """Return whether something rare happens."""
         return self.random() < share
 
     def state(self, name: str, still_s: float | None) -> tuple[LiveRank | Absent, LiveRank | Absent]:
-        """Return a state of this name at both looks."""
         first, change = STATES[name]
         times: dict[str, Any] = {"still_s": still_s}
         if name == "young":
@@ -164,7 +162,6 @@ class Draw(random.Random):
         return first, replace(before, **{"time_s": before.time_s + 1, **change})
 
     def states(self, numbers: Sequence[int], themes: Sequence[str]) -> dict[int, str]:
-        """Return the state of each rank: most are in one."""
         if "states" in themes or self.odd(0.1):
             return dict(zip(numbers, self.choices([*STATES], k=len(numbers)), strict=True))
         usual = "reads" if "serves" in themes else self.choice(USUAL_STATES)
@@ -173,12 +170,10 @@ class Draw(random.Random):
         return {n: self.choice(odd) if self.odd(share) else usual for n in numbers}
 
     def values(self, names: Sequence[str]) -> dict[str, str]:
-        """Return arguments of a call."""
         usual = {"ranks": "[0, 1]", "group_name": "5", "hostname": "h", "backend": "nccl", "init_method": "f" * 60}
         return {name: self.choice(("0", "1", "1" * 61)) if self.odd(0.2) else usual.get(name, "0") for name in names}
 
     def peer(self, numbers: Sequence[int], own: int, name: str) -> Stack:
-        """Return a send or receive, whose peer and tag are known or not."""
         at = numbers.index(own)
         peer = numbers[(at + self.choice((1, 1, -1))) % len(numbers)] if self.odd(0.8) else self.choice((*numbers, 77))
         side = "src" if "recv" in name else "dst"
@@ -187,21 +182,18 @@ class Draw(random.Random):
         return _call(name, **values, **({"tag": self.choice("0555x")} if self.odd(0.6) else {}))
 
     def place(self, name: str, numbers: Sequence[int], own: int) -> Stack:
-        """Return the stack of a place by its name."""
         kind, _, what = name.partition(" ")
         if kind == "call":
             return _call(what, **self.values(COLLECTIVES[what]))
         return self.peer(numbers, own, what) if kind == "p2p" else (WORK if kind == "work" else ELSEWHERE)[what]
 
     def places(self, numbers: Sequence[int], themes: Sequence[str]) -> dict[int, str]:
-        """Return where each rank is: most are in one place of the theme."""
         own = [name for name in PLACES if name.partition(" ")[0] in themes] or PLACES
         usual, second = self.choice(own), self.choice(own)
         odd = 0.0 if self.odd(0.2) else 0.4
         return {n: self.choice((second, second, self.choice(PLACES))) if self.odd(odd) else usual for n in numbers}
 
     def records(self, numbers: Sequence[int], world: int, themes: Sequence[str]) -> list[FlightRecords]:
-        """Return what ranks have called at both looks, most of them the same."""
         usual = self.choice(TEXTS)
         texts = {n: self.choice(TEXTS) if self.odd(0.3) else usual for n in sorted(numbers) if self.odd(0.9)}
         after = {n: f"{text} a@971" if self.odd(0.05) else text for n, text in texts.items() if self.odd(0.98)}
@@ -214,12 +206,10 @@ class Draw(random.Random):
         return [replace(each, dumps=tuple(self.bare(dump, change) for dump in each.dumps)) for each in found]
 
     def bare(self, dump: Any, change: dict[str, Any]) -> Any:
-        """Return a dump without lines of the program, or with other groups."""
         groups = tuple(replace(group, **change) for group in dump.groups)
         return replace(dump, groups=groups, stacks=dump.stacks if change else tuple(() for _ in dump.stacks))
 
     def wires(self, numbers: Sequence[int]) -> tuple[tuple[Connection, ...], ...]:
-        """Return connections at both looks."""
         both: tuple[list[Connection], list[Connection]] = [], []
         for at in range(self.randrange(1, 6)):
             one, other = self.choice(numbers), self.choice((*numbers, 99))
@@ -238,7 +228,6 @@ class Draw(random.Random):
         return tuple(map(tuple, both))
 
     def gpus(self, count: int) -> tuple[LiveGpu, ...]:
-        """Return the GPUs of a node."""
         lost, denied = Absent("NVML: GPU is lost"), Absent("NVML: Insufficient Permissions")
         slowed = ("hw-thermal-slowdown", "sw-thermal-slowdown")
         of: dict[str, Sequence[Any]] = {
@@ -253,14 +242,12 @@ class Draw(random.Random):
         )
 
     def xids(self) -> tuple[Event, ...]:
-        """Return messages of the driver."""
         devices = ("0000:5e:00", "0000:5e:00.0", "0000:5f:00", "?")
         kinds = (("xid", "79"), ("xid", "31"), ("xid", "119"), ("lost", ""))
         of = [(self.choice((0.001, 50.0)), self.choice(devices), *self.choice(kinds)) for _ in range(3)]
         return tuple(Event(at_s, kind, device, code) for at_s, device, kind, code in of)
 
     def threads(self) -> tuple[ThreadPlace, ...]:
-        """Return where the other threads of a program are."""
         saves, reads = FlightFrame("save", OWN.filename, 51), FlightFrame("read", OWN.filename, 52)
         places = (
             ThreadPlace("saver", saves, self.odd(0.2), _call("barrier", line=51)),

@@ -340,24 +340,10 @@ def _arguments() -> Rows:
 
 
 def _many() -> Rows:
-    """Ranks of which 62 do the same are one row; and what else could be read of them."""
-    count = 64
-    calls = dict.fromkeys((0, 1), "all_reduce@960 all_reduce*@970") | dict.fromkeys(range(2, count), "all_reduce@960")
-
-    def loads(rank: int) -> LiveRank:
-        pipe = (f"pipe:[1{rank}]",)
-        child = Child("D", 1.0, "nfs_wait", "read", "/data/x", pid=5000 + rank, name="pt_data_worker", pipes=pipe)
-        return replace(IDLE, call="poll", wchan="", pipes=pipe, children=(child,))
-
-    loading = {rank: WAITS if rank < 2 else both(loads(rank)) for rank in range(count)}
-    yield "62 ranks, whose loaders wait for a disk", looked(loading, recorded(calls, backend="gloo"))
+    """What else could be read of ranks."""
     why: Any = Absent("py-spy is not installed; run `pip install py-spy`", "Missing")
     yield "stacks that were not read", looked({0: WAITS, 1: (UNSEEN, UNSEEN)}, stacks={0: (why, why), 1: (why, why)})
     launch = Launch("torchrun", rank=0, world_size=4, local_rank=0, local_world_size=1, nnodes=2)
-    process = JobProcess(100, 1, "python", 0, launch)
     looks = JobLooks(JobLook((IDLE,), servers=("no server",)), JobLook((later(IDLE),), servers=("no server",)))
-    slurm = replace(process, settings={"SLURM_JOB_ID": "4711"})
-    by_hand = replace(slurm, launch=replace(launch, kind="environment", nnodes=None))
-    by_hand = replace(by_hand, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
-    for name, rank in (("of Slurm", slurm), ("by hand", by_hand), ("of torchrun", process)):
-        yield f"one rank {name}", stand({"n1": (LocalRanks((rank,)), looks)})
+    slurm = JobProcess(100, 1, "python", 0, launch, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
+    yield "one rank by hand", stand({"n1": (LocalRanks((slurm,)), looks)})

@@ -11,9 +11,7 @@ from ncclprobe.host import py_spy
 from ncclprobe.logs.job import activity, stand
 from ncclprobe.logs.job.activity import RankView
 from ncclprobe.logs.job.calls import confirmed, launched
-from ncclprobe.model.units import agreeing
 from ncclprobe.model.values import replace
-from tests.each_row import each_row
 from tests.localise.meeting import not_stuck
 from tests.localise.standing import (
     C10D,
@@ -36,20 +34,6 @@ def test_a_frame_beyond_the_programs_innermost_one_says_nothing_of_its_wait() ->
     stack = (OWN, replace(OWN, filename=f"{PYTHON}/queue.py", name="get"))
     rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack))
     assert "queue" not in activity.doing(rank, "idle").text
-
-
-@each_row(
-    ("text", "several"),
-    [
-        ("is at work", "are at work"),
-        ("waits for rank 1", "wait for rank 1"),
-        ("no longer has a process", "no longer have a process"),
-        ("keeps a CPU busy but reads and writes nothing", "keep a CPU busy but read and write nothing"),
-        ("hash", "hash"),
-    ],
-)
-def test_the_verb_follows_the_number_of_ranks(text: str, several: str) -> None:
-    assert (agreeing(text, 1), agreeing(text, 3), agreeing(several, 3)) == (text, several, several)
 
 
 def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for() -> None:
