@@ -178,9 +178,9 @@ def failed_connection(text: str) -> FailedConnection | None:
     if "Call to connect failed : " in text:  # until 2.3, which name no peer
         return FailedConnection("", error, final=True)
     if "Call to " in text and " failed : " in text and error == "Connection refused":  # recv and send
-        return FailedConnection(
-            address_of(between(text, " from ", " ") or between(text, " to ", " ")), error, final=True
-        )
+        call = between(text, "Call to ", " failed : ")
+        peer = between(call, " from ") or between(call, " to ")
+        return FailedConnection(address_of(peer), error, final=True)
     if "onnect to " in text and (" failed : " in text or ") errno " in text):
         return FailedConnection(_peer(text), error, final=True)
     if "socketPollConnect to " in text or "ncclOsSocketPollConnect to " in text:
@@ -192,12 +192,6 @@ def failed_connection(text: str) -> FailedConnection | None:
 
 def _peer(text: str) -> str:
     return address_of(between(text, "onnect to ", " "))
-
-
-def stranger_length(text: str) -> bool:
-    """Return whether a rank that met another got a length that none of NCCL's structures has: of another program."""
-    received = number(between(text, MET_WITH))
-    return received is not None and not 0 <= received < _MOST_STRUCT
 
 
 def is_build_mismatch(text: str) -> bool:
