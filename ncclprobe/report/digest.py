@@ -111,7 +111,7 @@ def problems(report: Report) -> list[Problem]:
             caused = finding.related and not finding.remedy
             if bool(caused) and all((each.id, each.subject) in known for each in finding.related):
                 continue
-            where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
+            where.setdefault((verdict.id, finding), []).extend(own_node(verdict))
     groups: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
     for (name, finding), nodes in where.items():
         _, on_nodes, subjects = groups.setdefault(_likeness(name, finding, nodes), (finding, {}, {}))

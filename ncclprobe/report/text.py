@@ -94,7 +94,7 @@ def quiet(report: Report) -> str:
     if wrong:
         worst = wrong[0]
         text = f"{worst.finding.severity.value.upper()} {worst.id} {worst.finding.line}"
-        where = worst.nodes or every
+        where = worst.finding.nodes or worst.nodes or every
     elif blind:
         text, where = f"UNKNOWN {blind[0].id}: {blind[0].why}", own_node(blind[0]) or every
     else:
