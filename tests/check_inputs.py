@@ -1,26 +1,36 @@
 """What checks of the environment say of machines under settings that a user may write, each line beside the last."""
 
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from fake_fleet import learned
+from fake_fleet import OURS, learned, node, with_setting
+from fake_paths import fleet
 
 from ncclprobe.checks.env.fixtures import ALONE, DOCKER0, ETH0, ETH1, LO, ONE_NODE, TWO_NODES, interface, nccl
-from ncclprobe.engine.judge import judge
+from ncclprobe.engine.judge import compare, judge
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.infiniband import Rate
+from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.reach import Flood, Gathering, Paths, Trouble
+from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.checks import test_sync
 from tests.checks.cases import values
 from tests.command_inputs import DATA
 
-_CHECKS = discover("ncclprobe.checks.env", Check)
+_CHECKS, _RULES = discover("ncclprobe.checks.env", Check), discover("ncclprobe.checks", Check)
+_OF_PATHS = [rule for rule in _RULES if rule.run.__module__.endswith(("checks.path", "launch.mesh"))]
+_HOW = ("refused", "filtered", "unreachable", "address", "denied", "reset", "hung-up", "silent", "foreign", "stranger",
+        "wrong-peer")  # fmt: skip
 _TAIL = interface("tailscale0", 7, "100.64.0.7", virtual=True)
 _DOWN = replace(interface("eth2", 4, "10.2.0.5"), flags=frozenset({"up"}))
 _MANY = Interfaces((LO, ETH1, _DOWN, ETH0, interface("eth10", 12, "10.9.0.5"), DOCKER0, _TAIL))
@@ -74,4 +84,87 @@ def _told(facts: Mapping[type, Any], settings: Settings) -> list[str]:
     return [f"{each.key}: {values(found)}" for each in verdicts for found in each.findings] + why
 
 
-FUNCTIONS = {"set-lines": _set_inputs}
+_ROLES = ("nccl0", "nccl1", "default", "gloo0")
+_WRONG: tuple[Callable[[random.Random], dict[str, object]], ...] = (
+    lambda draw: {"rate_gbps": draw.choice((0.002, 0.05, 0.3, 0.9, 1.8, 2.5)), "streams": draw.choice((1, 2))},
+    lambda draw: {"rtt_s": draw.choice((6e-4, 4e-3, 6e-3, 0.02, 0.3)), "streams": draw.choice((1, 3))},
+    lambda draw: {"resent": draw.choice((20, 58, 70, 300, 900)), "rate_gbps": draw.choice((9.0, 3.0, None))},
+    lambda draw: {"outcome": draw.choice(("stalled-out", "stalled-back")), "passes": draw.choice((None, 1280, 1400)),
+                  "refused": draw.random() < 0.3, "path_mtu": draw.choice((None, 1400, 1500, 9000))},
+    lambda draw: {"outcome": draw.choice((*_HOW, "late", "a kind of tomorrow")), "tries": draw.choice((1, 2, 2)),
+                  "detail": f"says {draw.randint(1, 9)}", "rate_gbps": None, "rtt_s": None, "resent": None},
+)  # fmt: skip
+
+
+def _paths_inputs() -> Iterator[tuple[str, object]]:
+    """Yield what is found in drawn fleets: one or two faults of some paths, which differ a little from each other."""
+    for seed in range(400):
+        draw = random.Random(f"paths {seed}")
+        nodes, roles = draw.choice((2, 2, 3, 3, 4, 5, 8, 9)), draw.sample(_ROLES, draw.choice((1, 1, 2, 3)))
+        faults = [_fault(draw, nodes, roles) for _ in range(draw.choice((1, 1, 2)))]
+        change = partial(_path, draw, draw.choice((0.01, 0.3)), faults)
+        paths = fleet(nodes, change, roles, silent=draw.choice(((), (), (), (1,))))
+        facts: dict[str, dict[type, Any]] = {name: {Paths: each} for name, each in paths.items()}
+        for known in facts.values():
+            if draw.random() < 0.1:
+                known[Paths] = replace(known[Paths], floods=(Flood(f"10.0.0.{draw.randint(90, 99)}", 70),))
+            speed, mtu, way = (
+                draw.choice((None, 10_000, 25_000)),
+                draw.choice((1500, 9000)),
+                draw.choice((0, *[1] * 11)),
+            )
+            eth1 = Interface("eth1", 2, frozenset({"up", "running"}), mtu, speed, virtual=draw.random() < 0.2)
+            known |= {Interfaces: Interfaces((eth1,)), Routes: Routes((Route("10.1.0.0/16", f"eth{way}"),), ())}
+        lost = (Trouble("10.1.0.2", "reset", "closed", draw.choice((1, None))),) if draw.random() < 0.2 else ()
+        floods = draw.choice(((), (), (Flood("10.0.0.77", 9),)))
+        facts["n0"][Gathering] = Gathering(nodes - 1, 2.0, lost=lost, floods=floods)
+        yield f"{seed}: {nodes} nodes", _compared([Snapshot(name, each) for name, each in facts.items()], _OF_PATHS)
+
+
+def _path(draw: random.Random, spread: float, faults: Sequence[Any], one: int, other: int, role: str) -> dict[str, Any]:
+    changed = {"rate_gbps": draw.uniform(9 - 9 * spread, 9), "rtt_s": draw.uniform(1e-4, 2e-4)}
+    for hits, new in faults:
+        changed |= {**new, "tries": draw.randint(1, 3)} if hits(one, other, role) else {}
+    return changed
+
+
+def _fault(draw: random.Random, nodes: int, roles: Sequence[str]) -> tuple[Callable[[int, int, str], bool], Any]:
+    """Return which paths a fault hits, and what it makes of them."""
+    bad, peer, role = draw.randrange(nodes), draw.randrange(nodes), draw.choice((*roles, ""))
+    hits: Callable[[int, int], bool] = draw.choice((
+        lambda one, other: one == bad, lambda one, other: other == bad, lambda one, other: bad in (one, other),
+        lambda one, other: (one, other) == (bad, peer), lambda one, other: {one, other} == {bad, peer},
+        lambda one, other: (one < bad) != (other < bad), lambda one, other: True,
+    ))  # fmt: skip
+    return lambda one, other, on: hits(one, other) and (not role or on == role), draw.choice(_WRONG)(draw)
+
+
+def _compared(snapshots: Sequence[Snapshot], rules: Sequence[Check]) -> list[dict[str, str]]:
+    verdicts = compare(snapshots, rules, Job())
+    found = [f"{each.key}: {values(found)}" for each in verdicts for found in each.findings]
+    found += [f"{each.key}: {each.status.value} {each.why}" for each in verdicts if each.why]
+    return [{"": each} for each in found if "applies only" not in each]
+
+
+def _fleets_inputs() -> Iterator[tuple[str, object]]:
+    """Yield what is found in fleets of one machine in which some nodes have things that others have not."""
+    plants: list[Any] = [plant for _, plant, _ in test_sync.PLANTS.values()]
+    plants += [test_sync.DOWN, test_sync.LESS, test_sync.NO_NIC, test_sync.SPLIT, test_sync.library(2, 26, 2)]
+    plants += [with_setting("NCCL_IB_HCA", "=mlx5_0,mlx5_3"), with_setting("NCCL_ALGO", "ring", "/etc/nccl.conf:1")]
+    plants += [test_sync.devices(lambda each: replace(each, firmware=f"9.{each.name[-1]}"))]
+    plants += [test_sync.ports("mlx5_1", rate=Rate(200, 4, "HDR"))]
+    kinds = sorted({need.fact for rule in OURS.values() for need in rule.needs if need.of == "nodes"}, key=str)
+    for seed in range(240):
+        draw = random.Random(f"fleet {seed}")
+        machine, size = draw.choice(("hgx-h100", "hgx-h100", "dgx-a100", "gb200-tray", "aws-p4d")), draw.randint(2, 7)
+        facts = [node(machine, number) for number in range(size)]
+        for _ in range(draw.choice((1, 2, 3))):
+            gone = draw.choice(kinds)
+            plant = draw.choice((*plants, lambda own, gone=gone: {**own, gone: Absent("permission denied")}))
+            for each in draw.sample(range(size), draw.randint(1, size)):
+                facts[each] = plant(facts[each])
+        snapshots = [Snapshot(f"n{number}", each) for number, each in enumerate(facts)][:: draw.choice((1, -1))]
+        yield f"{seed}: {size} {machine}", _compared(snapshots, list(OURS.values()))
+
+
+FUNCTIONS = {"set-lines": _set_inputs, "path-fleets": _paths_inputs, "unlike-fleets": _fleets_inputs}

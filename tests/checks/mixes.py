@@ -1,8 +1,7 @@
 """What each check finds in mixtures of its cases: parts of several, in another order, doubled, unknown or equal.
 
-`tests/data/case_mixes.txt` keeps, for each check, the seeds of mixtures of which it says different things, with all
-that it says. So a condition that no written case decides alone, the first for the last, or `any` for `all`, shows.
-scripts/golden.py looks for the seeds anew.
+`tests/data/case_mixes.txt` keeps seeds of mixtures of which a check says different things, and what it says. So a
+condition that no written case decides alone, the first for the last, or `any` for `all`, shows.
 """
 
 import random

@@ -137,6 +137,10 @@ def of_rails(nodes: int, *rails: int) -> list[End]:
     return [End(node, rail) for node in names(nodes) for rail in rails]
 
 
+def _slow_gpu(src: End, dst: End, gpu: bool) -> float:
+    return 0.3 if gpu and BAD in (src, dst) else 1.0
+
+
 def _two_faults(src: End, dst: End, gpu: bool) -> float:
     return 0.0 if End("n2", 0) in (src, dst) else 0.4 if BAD in (src, dst) else 1.0
 
@@ -155,6 +159,9 @@ REFUSED = RailFailure(step="open", kind="refused", text="not supported", call="i
 NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
 EVERY_IB = dict.fromkeys(of_rails(8, 0, 1, 2, 3), IB)
 OF_TWO_KEYS = {End("n0", 0): {**IB, "pkey": 0x8001}, End("n1", 0): {**IB, "pkey": 0x8002}}
+NO_MEMORY = dict.fromkeys(of_rails(6, 0, 1, 2, 3), MEMLOCK)
+BOTH_LOCAL = {End(node, 2): LINK_LOCAL for node in names(2)}
+SLOW_END, REFUSES = only(End("n1", 1), share=0.4), failing(REFUSED, lambda _, gpu: gpu)
 DEAD_BESIDE = only(End("n0", 0), End("n0", 1), End("n2", 1))
 
 
@@ -175,49 +182,31 @@ FAULTS: dict[str, tuple[list[str], World]] = {
     "P_Key": ([DEAD], world(carries=only(BAD), addresses={**EVERY_IB, BAD: {**IB, "pkey": 0x8005}})),
     "MTU of a switch": ([DEAD], world(small_only=(BAD,))),
     "memlock": ([f"rail.unusable {WHERE} on n1"], world(local={BAD: MEMLOCK})),
-    "memlock of all": (
-        ["rail.data unknown", MEMLOCK_OF_ALL],
-        world(6, local=dict.fromkeys(of_rails(6, 0, 1, 2, 3), MEMLOCK)),
-    ),
+    "memlock of all": (["rail.data unknown", MEMLOCK_OF_ALL], world(6, local=NO_MEMORY)),
     "slow": ([SLOW], world(7, carries=only(BAD, share=0.4))),
     "slow among 20": ([SLOW], world(20, carries=only(BAD, share=0.4))),
     "slow out of": ([f"rail.slow out of {WHERE} on n1"], world(7, carries=only(BAD, share=0.7, into=False))),
     "late": ([SLOW], world(latency_us={BAD: 30.0})),
     "wrong bytes": ([f"rail.data into {WHERE} on n1"], world(wrong={BAD: 8})),
     "wrong bytes of one partner": (["rail.data into n2 rail 0 (mlx5_0:1) on n2"], world(4, 2, wrong={End("n2", 0): 3})),
-    "wrong bytes of a rail of all": (
-        ["rail.data rail 1 of all nodes"],
-        world(4, 2, wrong=dict.fromkeys(of_rails(4, 1), 5)),
-    ),
-    "GPUDirect": (
-        [f"rail.gpu {WHERE} on n1"],
-        world(gpus=True, carries=lambda src, dst, gpu: 0.3 if gpu and BAD in (src, dst) else 1.0),
-    ),
+    "wrong bytes of a rail": (["rail.data rail 1 of all nodes"], world(4, 2, wrong=dict.fromkeys(of_rails(4, 1), 5))),
+    "GPUDirect": ([f"rail.gpu {WHERE} on n1"], world(gpus=True, carries=_slow_gpu)),
     "GPUDirect of a rail of all": (
         ["rail.gpu rail 1 of all nodes"],
         world(4, 2, gpus=True, carries=lambda src, dst, gpu: 0.4 if gpu and src.rail == 1 else 1.0),
     ),
     "two": (["rail.dead n2 rail 0 (mlx5_0:1) on n2", SLOW], world(5, carries=_two_faults)),
     "uplinks of one rail": (["rail.slow n[0-2] with the others rail 1"], world(8, carries=_uplink)),
-    "a dead rail of all nodes": (
-        ["rail.dead all nodes rail 1"],
-        world(carries=lambda src, dst, _: float(src.rail != 1)),
-    ),
+    "a dead rail of all": (["rail.dead all nodes rail 1"], world(carries=lambda src, dst, _: float(src.rail != 1))),
     "between two nodes": ([BETWEEN], world(2, carries=only(BAD))),
     "between two, one GID is wrong": ([DEAD], world(2, carries=only(BAD), addresses={BAD: LINK_LOCAL})),
-    "between two, both GIDs are": (
-        [BETWEEN],
-        world(2, carries=only(BAD), addresses={End(node, 2): LINK_LOCAL for node in names(2)}),
-    ),
+    "between two, both GIDs are": ([BETWEEN], world(2, carries=only(BAD), addresses=BOTH_LOCAL)),
     "between two, no GID": ([DEAD], world(2, local={BAD: NO_GID})),
     "between two, two partitions": (
         ["rail.data unknown", "rail.dead n0 rail 0 <-> n1 rail 0 on n0 n1"],
         world(2, 1, carries=lambda *_: 0.0, addresses=OF_TWO_KEYS),
     ),
-    "between two, slow": (
-        ["rail.slow n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"],
-        world(2, 2, carries=only(End("n1", 1), share=0.4)),
-    ),
+    "between two, slow": (["rail.slow n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"], world(2, 2, carries=SLOW_END)),
     "a partition, and a dead partner": (
         ["rail.dead n0 on n0", "rail.dead n2 rail 1 (mlx5_1:1) on n2"],
         world(5, 2, carries=DEAD_BESIDE, addresses={**EVERY_IB, End("n2", 1): {**IB, "pkey": 0x8003}}),
@@ -239,13 +228,10 @@ FAULTS: dict[str, tuple[list[str], World]] = {
         slower(0.5, 8, of_rails(3, *range(6)), 400.0),
     ),
     "many slow nodes, as their ports say": ([], slower(0.5, 8, of_rails(3, *range(6)))),
-    "memory of a GPU is refused": (
-        [f"rail.gpu {WHERE} on n1"],
-        Changed(names(4), 4, gpus=True, change=failing(REFUSED, lambda _, gpu: gpu)),
-    ),
+    "memory of a GPU is refused": ([f"rail.gpu {WHERE} on n1"], Changed(names(4), 4, gpus=True, change=REFUSES)),
     "between two, memory of a GPU is refused": (
         [f"rail.gpu {WHERE} on n1"],
-        Changed(names(2), 4, gpus=True, change=failing(REFUSED, lambda _, gpu: gpu)),
+        Changed(names(2), 4, gpus=True, change=REFUSES),
     ),
     "once, it hangs": ([f"rail.unusable {WHERE} on n1"], Changed(names(4), 4, change=failing(HANGS, nth(2)))),
     "only test 0": ([f"rail.dead {WHERE} <-> n2 rail 2 (mlx5_2:1)"], Changed(names(4), 4, change=dead_in(0))),

@@ -44,10 +44,6 @@ CASES: Cases = {
         ("FAIL node: /data on n2", on_nodes(ROW, ROW, replace(ROW, content=_OTHER))),
         ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, content=_SLOW))),
         (on_nodes(ROW, _GONE),),  # data.path says it
-        (
-            on_nodes(
-                replace(ROW, content=Content(10_000, "", cut=True)), replace(ROW, content=Content(9, "", cut=True))
-            ),
-        ),
+        (on_nodes(*(replace(ROW, content=Content(each, "", cut=True)) for each in (10_000, 9))),),
     ],
 }

@@ -245,13 +245,6 @@ CASES: Cases = {
     "env.transport/p2p-off": [
         ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
         ("WARN job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
-        (
-            "NOTE job: NCCL_P2P_DISABLE; WARN job: NCCL_SHM_DISABLE",
-            having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"),
-            gpus(4),
-            bare(4),
-            NO_NCCL,
-        ),
         (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
         (setting("NCCL_P2P_DISABLE", "true"), gpus(8), linked(8), NO_NCCL),
         (setting("NCCL_P2P_DISABLE", "1"), gpus(1), linked(1), NO_NCCL),
@@ -276,19 +269,7 @@ CASES: Cases = {
         _vendor("FAIL job: UCX_TLS", having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="tcp,cuda_copy")),
         _vendor("FAIL job: NCCL_IB_DISABLE; NOTE job: NCCL_IB_TC", having(NCCL_IB_DISABLE="1"), ON_IB, machine=_ORACLE),
         *(_vendor(having(NCCL_PLUGIN_P2P="ucx", UCX_TLS=each)) for each in _OF_UCX),
-        _vendor(
-            "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
-            having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
-            interfaces=PLAIN_HOST,
-        ),
         _vendor("FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER", _SWAPPED, launch=ANY),
-        _vendor(
-            "FAIL job: NCCL_NET; NOTE job: NCCL_CROSS_NIC, NCCL_IB_ADAPTIVE_ROUTING, NCCL_IB_FIFO_TC, "
-            "NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_NVLS_CHUNKSIZE, NCCL_P2P_NET_CHUNKSIZE",
-            having(NCCL_NET="FasTrak"),
-            machine=Machine(cloud="gcp", instance_type="a4-highgpu-8g"),
-            launch=ANY,
-        ),
         _vendor("WARN job: OFI_NCCL_PROTOCOL", having(OFI_NCCL_PROTOCOL="SENDRECV"), machine=_AWS, launch=ANY),
         _vendor("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), ON_IB, machine=_ORACLE),
         _vendor(having(NCCL_PROTO="Simple", NCCL_ALGO="Ring")),

@@ -86,6 +86,7 @@ _count = rows_of(
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
 _p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
 _SLOWED = replace(HEALTHY, throttle=("hw-thermal-slowdown",))
+_TWINS = Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8))
 CASES: Cases = {
     "gpu.smi-canary": [("FAIL node: nvidia-smi", Smi(gpus=1), PAIR), (Smi(gpus=2), PAIR)],
     "gpu.count": [
@@ -100,14 +101,7 @@ CASES: Cases = {
         _count("FAIL node: GPUs", _PASSED_ON, _IN_A_PROLOG, gpus=NO_NVML, driver=NO_DRIVER),
         _count("FAIL node: GPUs", EIGHT_NODES),
         _count("FAIL image: /dev/nvidia-uvm", PAIR, _WITHOUT_UVM, Pci(), DOCKER),
-        (
-            "WARN node: GPU0, GPU1",
-            Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
-            Job(),
-            Launch(),
-            NODES,
-            *REST,
-        ),
+        ("WARN node: GPU0, GPU1", _TWINS, Job(), Launch(), NODES, *REST),
         (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *REST),
         (_TOLD_APART, Job(), Launch(), NODES, *REST),
         (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),

@@ -104,6 +104,9 @@ def _dropped(family: str) -> Firewall:
 
 _ODD, _UNEVEN = ifnames("eth0,eth1", "eth0,eth1", "eth0"), ifnames("eth0,eth1", "eth0")
 _BOTH = nodes_of("10.0.0.5", "10.0.0.6")
+_EIGHT_AND_NINE = Ranks({node: {8: FIRST, 9: FIRST} for node in ("n0", "n1")})
+_WITHOUT_5 = Ranks({"gpu01": {r: replace(FIRST, local_rank=r) for r in range(8) if r != 5}})
+_NONE: Every[Any] = Every({})
 CASES: Cases = {
     "launch.gloo-group": [
         _gloo("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
@@ -134,11 +137,7 @@ CASES: Cases = {
     "launch.ranks/rank-twice": [
         ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), NO_PROCESSES),
         ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": NODE1}), _TWICE),
-        (
-            "FAIL job: node rank 1 on n0 n1",
-            Every({"n0": NODE1, "n1": NODE1}),
-            Ranks({node: {8: FIRST, 9: FIRST} for node in ("n0", "n1")}),
-        ),
+        ("FAIL job: node rank 1 on n0 n1", Every({"n0": NODE1, "n1": NODE1}), _EIGHT_AND_NINE),
         (Every({"n0": Launch(), "n1": Launch()}), NO_PROCESSES),
     ],
     "launch.vars/world-agree": [
@@ -156,12 +155,7 @@ CASES: Cases = {
     ],
     "launch.ranks/rank-silent": [
         ("FAIL unknown: n0 local rank 1 on n0", OF_TWO, Ranks({"n0": {0: FIRST}}), Every({"n0": RollCall(1)})),
-        (
-            "FAIL unknown: gpu01 local rank 5 on gpu01",
-            four(0),
-            Ranks({"gpu01": {r: replace(FIRST, local_rank=r) for r in range(8) if r != 5}}),
-            Every({}),
-        ),
+        ("FAIL unknown: gpu01 local rank 5 on gpu01", four(0), _WITHOUT_5, Every({})),
     ],
     "launch.unproven": [
         ("UNKNOWN: secret", Every({"n0": Proof("none", proved=False), "n1": Absent("")})),
@@ -179,10 +173,10 @@ CASES: Cases = {
         (
             "WARN image: ip/filter/INPUT on n0; NOTE unknown: firewall",
             Every({"n0": DROPS, "n1": _UNSEEN[0]}),
-            Every({}),
-            Every({}),
+            _NONE,
+            _NONE,
         ),
-        *(("UNKNOWN: n1", Every({"n0": OPEN, "n1": each}), Every({}), Every({})) for each in _UNSEEN),
+        *(("UNKNOWN: n1", Every({"n0": OPEN, "n1": each}), _NONE, _NONE) for each in _UNSEEN),
         (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
         (Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV6),
         (Every({"n0": OPEN, "n1": Firewall((Chain("arp/filter/INPUT", "drop"),), ())}), UNTRIED, UNCHOSEN),

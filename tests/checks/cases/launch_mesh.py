@@ -68,6 +68,8 @@ _mesh = rows_of(paths=HEALTHY, gatherings=ALL_STAYED)
 
 _BOTH = [Trouble(f"10.1.0.{rank + 1}", "reset", "", rank) for rank in range(2)]
 _IDLE = Paths(2, {0: "n0", 1: "n1", 2: "n2"})
+_RESET = Trouble("10.1.0.4", "reset", "closed the connection", 3)
+_REFUSED_ONCE = fails(lambda *ends: ends == (5, 2), "refused", tries=1)
 CASES: Cases = {
     "launch.mesh/tcp-mesh": [
         _mesh("UNKNOWN: rank 0 lost contact with the nodes", paths=fleet(2, fails(_INTO_1)), gatherings=_lost(*_BOTH)),
@@ -80,9 +82,7 @@ CASES: Cases = {
         _mesh("FAIL node: n2 on n2", paths=fleet(8, fails(_INTO_2, "refused"))),
         _mesh("FAIL node: n2 on n2", paths=fleet(8, fails(lambda one, _: one == 2))),
         _mesh("FAIL fabric: n2 <-> n5 on n2 n5", paths=fleet(8, fails(lambda *ends: set(ends) == {2, 5}))),
-        _mesh(
-            "FAIL fabric: n5 -> n2 on n5 n2", paths=fleet(8, fails(lambda *ends: ends == (5, 2), "refused", tries=1))
-        ),
+        _mesh("FAIL fabric: n5 -> n2 on n5 n2", paths=fleet(8, _REFUSED_ONCE)),
         _mesh("FAIL fabric: n0 <-> n1 on n0 n1", paths=fleet(2, fails(lambda *_: True))),
         _mesh("FAIL fabric: all nodes", paths=fleet(4, fails(lambda *_: True, "unreachable"))),
         _mesh(
@@ -92,11 +92,7 @@ CASES: Cases = {
         _mesh("FAIL fabric: n[0-2] on n0 n1 n2", paths=fleet(8, fails(lambda one, other: (one < 3) != (other < 3)))),
         _mesh("FAIL fabric: n3 on n3", paths=fleet(8, fails(_INTO_3, "wrong-peer"))),
         _mesh("FAIL node: n3 on n3", paths=fleet(4, fails(_INTO_3, "silent"), silent=[3])),
-        _mesh(
-            "FAIL fabric: n5 -> n6 on n5 n6",
-            paths=_3_AND_5_TO_6,
-            gatherings=_lost(Trouble("10.1.0.4", "reset", "closed the connection", 3)),
-        ),
+        _mesh("FAIL fabric: n5 -> n6 on n5 n6", paths=_3_AND_5_TO_6, gatherings=_lost(_RESET)),
         _mesh("FAIL fabric: n5 -> n6 on n5 n6", paths=fleet(8, _5_to_6)),  # found before the time was over
         _mesh("FAIL node: n2 on n2", paths=fleet(8, _of_2, _ROLES)),
         _mesh("WARN node: n2 on n2", paths=fleet(4, fails(_INTO_2, role="default"), _ROLES)),

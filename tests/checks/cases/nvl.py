@@ -92,6 +92,8 @@ _UNUSED = printed(_BRIDGED, 0, gpu=2, count=0) + _IDLE
 _WELL = (printed(_A100, 12, gpu=7), _FOUR, _FOUR.replace("GPU-1", "GPU-redacted"), _PAIR)
 _FAILED = replace(HEALTHY, fabric=replace(CLUSTER, status=3))
 _OFF = NvLinks((links_of(17, 1, "traffic-disabled"),) * 3)
+_QUARTER = NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 13.281))})
+_TWELVE = links_of(12, 0, to="gpu")
 CASES: Cases = {
     "nvl.fabric/fabric": [
         ("FAIL node: GPU0", box(_FAILED), LINKS, KernelLog((), 240.0)),
@@ -131,10 +133,7 @@ CASES: Cases = {
         # leptonai/gpud#1085
         (_ALL_8, *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8)),
         (_ALL_8, *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST)),
-        (
-            "WARN link: GPU3",
-            *_boxed("NVIDIA A100 80GB PCIe", *[links_of(12, 0, to="gpu")] * 3, links_of(11, 1, to="gpu")),
-        ),
+        ("WARN link: GPU3", *_boxed("NVIDIA A100 80GB PCIe", *[_TWELVE] * 3, links_of(11, 1, to="gpu"))),
         ("FAIL link: GPU2", *_boxed("NVIDIA H400", FULL, FULL, SHORT)),  # in no table
         ("WARN node: GPU0, GPU1, GPU2, GPU3", *_boxed("NVIDIA GH200 480GB", *[NONE] * 4)),
         ("UNKNOWN: GPU is lost", H200S, NvLinks((_LOST,) * 3), UNSAID, METAL, UNSAID),
@@ -162,12 +161,7 @@ CASES: Cases = {
     "nvl.rate": [
         *((UNSAID, UNSAID, parse(text)) for text in (*_WELL, _PAIR + _UNUSED)),
         ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
-        (
-            "WARN node: GPU3",
-            UNSAID,
-            UNSAID,
-            NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 13.281))}),
-        ),
+        ("WARN node: GPU3", UNSAID, UNSAID, _QUARTER),
         ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
         ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
         _rated("Tesla V100-SXM2-32GB", 25781),

@@ -90,6 +90,8 @@ _CARDS = cards(nic(0, FULL), nic(1, FULL))
 _UNLINKED = Pci({name: replace(each, link=Absent("denied")) for name, each in _CARDS[1].devices.items()})
 _END = "n1 rail 1 (mlx5_1:1) on n1"
 _PAIR = _NAMES[:2]
+_UNADDRESSED = _changed(_without_address, World(_PAIR, carries=only(BAD)))
+_LATE_WAYS = _changed(_late_ways, World(_PAIR, carries=only(BAD, out=False)))
 CASES: Cases = {
     "rail.slow": [
         _slow("WARN unknown: all rails", rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_CARDS[1])),
@@ -111,16 +113,8 @@ CASES: Cases = {
         (f"FAIL job: {_END}", rails_of(EMPTY), _by_setting("5")),
         (f"FAIL link: {_END}", rails_of(replace(_PKEY, addresses={**_IB_ENDS, BAD: _LIMITED})), SET),
         (f"FAIL fabric: {_END}", rails_of(replace(_PKEY, addresses=dict.fromkeys(_IB_ENDS, _LIMITED))), SET),
-        (
-            "FAIL fabric: n0 rail 1 <-> n1 rail 1 on n0 n1",
-            _changed(_without_address, World(_PAIR, carries=only(BAD))),
-            SET,
-        ),
-        (
-            "FAIL link: n0 rail 1 -> n1 rail 1 on n0 n1",
-            _changed(_late_ways, World(_PAIR, carries=only(BAD, out=False))),
-            SET,
-        ),
+        ("FAIL fabric: n0 rail 1 <-> n1 rail 1 on n0 n1", _UNADDRESSED, SET),
+        ("FAIL link: n0 rail 1 -> n1 rail 1 on n0 n1", _LATE_WAYS, SET),
         (f"FAIL node: {_END}", rails_of(World(carries=only(BAD), addresses={BAD: {"gid": "zz"}})), SET),
         (f"FAIL node: {_END}", rails_of(_GID), SET),
         (f"FAIL node: {_END}", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), SET),
@@ -140,7 +134,7 @@ CASES: Cases = {
         ("UNKNOWN: No route to host", rails_of(World(_NAMES[:4], local={BAD: _UNMET}))),
         ("UNKNOWN: n1 rail 2", Every({**_WELL.by_node, "n1": _MORE})),
         ("UNKNOWN: the results of n1 are unknown", Every({node: each for node, each in _WELL.items() if node != "n1"})),
-        (_changed(_late_ways, World(_PAIR, carries=only(BAD, out=False))),),
+        (_LATE_WAYS,),
         ("FAIL node: n2 on n2", _silent()),
         (rails_of(DEAD),),
     ],

@@ -69,6 +69,14 @@ def _found(*bands: Band, **changes: Any) -> tuple[Any, ...]:
     return said(replace(NONE, **changes), *bands)
 
 
+_BOTH_WAYS = tuple(replace(_SHARED, direction=each) for each in ("out", "both"))
+_OUT_OF_NIC = replace(_BAD_NIC, where="out of n3 rail 1 (eth1)")
+
+
+def _rows(wrong: int, *mismatches: Any) -> Rows:
+    return Rows((replace(ROW, wrong=wrong, mismatches=mismatches),))
+
+
 CASES: Cases = {
     "run.ladder": [(Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED)],
     "run.bandwidth": [
@@ -90,15 +98,9 @@ CASES: Cases = {
     ],
     "run.pairs": [
         ("UNKNOWN: x.toml has no expectation", Localised(NONE), replace(_JUDGED, expect="x.toml"), Expected()),
-        (
-            "WARN fabric: n[0-2] with the others",
-            *_found(kind="pair", culprits=(replace(_SHARED, direction="out"), replace(_SHARED, direction="both"))),
-        ),
+        ("WARN fabric: n[0-2] with the others", *_found(kind="pair", culprits=_BOTH_WAYS)),
         ("FAIL node: n3 rail 1 (mlx5_1) on n3", *_found(kind="rail", culprits=(_BAD_NIC,))),
-        (
-            "FAIL node: out of n3 rail 1 (eth1) on n3",
-            *_found(kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)),
-        ),
+        ("FAIL node: out of n3 rail 1 (eth1) on n3", *_found(kind="rail", culprits=(_OUT_OF_NIC,))),
         ("WARN unknown: all pairs", *_found(kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
         ("FAIL node: inside n2 on n2", *_found(intra_node=(_SLOW_INSIDE,))),
         ("WARN node: inside n2 on n2", *_found(intra_node=(replace(_SLOW_INSIDE, ratio=0.7),))),
@@ -120,20 +122,8 @@ CASES: Cases = {
         _found(replace(_LOOSE, op="sendrecv"), level_GBps=_SLOW_LEVELS),
     ],
     "run.data": [
-        (
-            "FAIL unknown: all_reduce 1 MiB",
-            ONE_SIZE,
-            EIGHT,
-            Skipped(),
-            Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),
-        ),
-        (
-            "FAIL unknown: all_reduce 1 MiB",
-            ONE_SIZE,
-            EIGHT,
-            Skipped(),
-            Rows((replace(ROW, wrong=5, mismatches=_WIDE),)),
-        ),
+        ("FAIL unknown: all_reduce 1 MiB", ONE_SIZE, EIGHT, Skipped(), _rows(3, _LAST_SHARE)),
+        ("FAIL unknown: all_reduce 1 MiB", ONE_SIZE, EIGHT, Skipped(), _rows(5, *_WIDE)),
     ],
     "run.nic-traffic": [
         ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),

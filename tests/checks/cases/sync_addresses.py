@@ -57,6 +57,8 @@ def _third(odd: Settings, usual: Settings) -> Every[Settings]:
 
 
 _SIZE, _SIZE_OF_FILE = having(NCCL_BUFFSIZE="1048576"), setting("NCCL_BUFFSIZE", "1048576", "/etc/nccl.conf:3")
+_UV = Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN})
+_FOREIGN = Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7"))))
 CASES: Cases = {
     "sync.identity/address-twice": [
         _address_twice("FAIL fabric: 10.1.0.5 on n0 n1"),
@@ -66,10 +68,7 @@ CASES: Cases = {
     "sync.location/rack": [
         _rack("WARN job: n2 on n2", gpus=Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK})),
         _rack("FAIL image: nodes", services=Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))})),
-        _rack(
-            "FAIL image: n0 on n0",
-            services=Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
-        ),
+        _rack("FAIL image: n0 on n0", services=_FOREIGN),
         _rack("FAIL image: n1 on n1", services=Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")})),
         _rack(services=_LISTS),
         _rack(),
@@ -80,12 +79,7 @@ CASES: Cases = {
         ("FAIL image: NCCL_BUFFSIZE on n2", _third(_SIZE_OF_FILE, PLAIN), ANY, Job()),
         ("FAIL job: NCCL_ALGO on n2", Every({"n0": RING, "n1": RING, "n2": PLAIN}), ANY, Job()),
         ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), ANY, Job()),
-        (
-            "FAIL job: GLOO_DEVICE_TRANSPORT",
-            Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}),
-            ANY,
-            Job("gloo"),
-        ),
+        ("FAIL job: GLOO_DEVICE_TRANSPORT", _UV, ANY, Job("gloo")),
         (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), ANY, Job()),
         (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
         (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), ANY, Job()),
