@@ -38,17 +38,12 @@ _CLOUDS = {
     "Standard_ND96isr_H100_v5": "azure", "BM.GPU.H100.8": "oracle", "p5.48xlarge": "aws", "p6-b200.48xlarge": "aws",
     "a3-highgpu-8g": "gcp", "a3-megagpu-8g": "gcp", "a4-highgpu-8g": "gcp",
 }  # fmt: skip
-_LINES = {
-    name: list(lines)
-    for name, *lines in (
-        group.splitlines() for group in (DATA / "settings.txt").read_text(encoding="utf-8").split("== ")[1:]
-    )
-}
+_LINES = [each.splitlines()[1:] for each in (DATA / "settings.txt").read_text(encoding="utf-8").split("== ")[1:]]
 
 
 def _set_inputs() -> Iterator[tuple[str, object]]:
     """Yield what is said of each line, and on which machines, without what is said of every line there."""
-    clouds, names, devices, parts, files = _LINES.values()
+    clouds, names, devices, parts, files = _LINES
     hosts = {
         "hgx-h100": (TWO_NODES, names + devices + parts),
         "hgx-h100 alone": (ALONE, devices + parts),
@@ -158,10 +153,12 @@ def _fleets_inputs() -> Iterator[tuple[str, object]]:
         draw = random.Random(f"fleet {seed}")
         machine, size = draw.choice(("hgx-h100", "hgx-h100", "dgx-a100", "gb200-tray", "aws-p4d")), draw.randint(2, 7)
         facts = [node(machine, number) for number in range(size)]
-        for _ in range(draw.choice((1, 2, 3))):
-            gone = draw.choice(kinds)
-            plant = draw.choice((*plants, lambda own, gone=gone: {**own, gone: Absent("permission denied")}))
-            for each in draw.sample(range(size), draw.randint(1, size)):
+        gone = draw.choice(kinds)
+        for plant in (
+            *draw.sample(plants, draw.choice((1, 2, 2))),
+            lambda own, gone=gone: {**own, gone: Absent("late")},
+        ):
+            for each in draw.sample(range(size), draw.randint(0, size)):
                 facts[each] = plant(facts[each])
         snapshots = [Snapshot(f"n{number}", each) for number, each in enumerate(facts)][:: draw.choice((1, -1))]
         yield f"{seed}: {size} {machine}", _compared(snapshots, list(OURS.values()))
