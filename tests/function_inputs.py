@@ -41,11 +41,24 @@ from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.measure import interference
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.identity import Devices, choose_backend
-from tests import captured_facts, check_inputs, engine_inputs, expect_inputs, job_inputs, report_inputs, test_starts
+from ncclprobe.session.ranks.identity import Devices, choose_backend, identify
+from tests import (
+    captured_facts,
+    check_inputs,
+    cluster_inputs,
+    engine_inputs,
+    expect_inputs,
+    job_inputs,
+    measure_inputs,
+    probes_inputs,
+    ranks_inputs,
+    report_inputs,
+    test_starts,
+)
 from tests.checks import cases
 from tests.facts import made_up_jobs
 from tests.log import single, single_hosts, single_ranks
+from tests.one_rank import whole
 
 Rows = Iterator[tuple[str, object]]
 
@@ -75,10 +88,26 @@ def _ranks_inputs() -> Rows:
         "a dead path": ranks.Fleet(ranks.swallowing({0, 4})),
         "a dead path, stuck": ranks.Fleet(ranks.swallowing({0, 4}), stuck=frozenset({4})),
         "one hangs": ranks.Fleet(ranks.swallowing(*({3, each} for each in range(8) if each != 3))),
+        "gone later": ranks.Fleet(gone={3: 9}),
+        "a path, stuck": ranks.Fleet(ranks.swallowing({1, 5}), stuck=frozenset((1, 5))),
+        "one with three": ranks.Fleet(ranks.swallowing({1, 3}, {1, 5}, {1, 7})),
+        "all": ranks.Fleet(ranks.ALL),
+        "one hangs, others gone": ranks.Fleet(ranks.swallowing({0, 2}), gone=dict.fromkeys((1, 3, 4, 5, 6, 7), 12)),
+        "many paths": ranks.Fleet(ranks.swallowing({0, 2}, {1, 3}, {4, 6}, {5, 7}, {0, 1})),
+        "slow inside": ranks.Fleet(ranks.at_rate(2e8, (4, 5))),
+        "a byte flipped": ranks.Fleet(ranks.flipped),
+        "late words": ranks.Fleet(ranks.late, transfers=4),
+        "late words, one": ranks.Fleet(ranks.late),
     }
     for name, fleet in fleets.items():
         found, rows, dropped = ranks.played(fleet)
         yield name, (found, [(row.src, row.dst, row.both, row.step, row.inside, row.GBps) for row in rows], dropped)
+        renewed = [said["renew"] for said in fleet.rank_result if "renew" in said]
+        few = [
+            (row.src_end, row.dst_end, row.wrong, row.mismatch, row.latency_us, row.min_us, row.max_us)
+            for row in rows[::7]
+        ]
+        yield f"{name}: connected anew", (renewed, fleet.rank_result[-1], few)
     kept: list[Kept] = []
     ranks.Fleet(_slow).round_robin(kept, []).run()
     for level in (0.5, 1.0, 4.0):
@@ -145,14 +174,22 @@ def _meshes_inputs() -> Rows:
     yield "plan", mesh.plan_mesh(listening, 4, {0: "head"})
 
 
+def _identified(variables: Mapping[str, str]) -> list[str]:
+    """Return which rank a process is by these variables, or why none."""
+    try:
+        return whole(identify(detect(variables), variables))
+    except NcclprobeError as refused:
+        return whole(str(refused))
+
+
 def _launchers_inputs() -> Rows:
     """Each launcher's variables whole, and without each of them."""
     given = {name: each for name, each in vars(made_up_jobs).items() if name.isupper() and name[0] != "_"}
     for name, variables in ((name, each) for name, each in given.items() if isinstance(each, dict)):
-        yield name, detect(variables)
+        yield name, (detect(variables), _identified(variables))
         for gone in variables:
             left = {key: value for key, value in variables.items() if key != gone}
-            yield f"{name} without {gone}", (detect(left), half_given(made_up_jobs.ALL_FLAGS, left))
+            yield f"{name} without {gone}", (detect(left), half_given(made_up_jobs.ALL_FLAGS, left), _identified(left))
     yield "flags", detect({}, made_up_jobs.ALL_FLAGS)
 
 
@@ -335,12 +372,13 @@ def _settings_inputs() -> Rows:
     """Which settings falsify what is timed."""
     values = {
         "TORCH_DISTRIBUTED_DEBUG": ("detail", "INFO"), "NCCL_DEBUG": ("INFO", "trace", "WARN"),
-        "CUDA_LAUNCH_BLOCKING": ("0", "1"), "TORCH_NCCL_BLOCKING_WAIT": ("1", "no"), "NCCL_BLOCKING_WAIT": ("Yes",),
-        "TORCH_NCCL_NAN_CHECK": ("true", "0"), "TORCH_DIST_NAN_CHECK": ("t",), "TORCH_NCCL_DESYNC_DEBUG": ("", "1"),
-        "NCCL_CHECK_MODE": ("debug_local", "DEFAULT"), "NCCL_CHECK_POINTERS": ("0", "1"),
+        "CUDA_LAUNCH_BLOCKING": ("0", "1", ""), "TORCH_NCCL_BLOCKING_WAIT": ("1", "no"), "NCCL_BLOCKING_WAIT": ("Yes",),
+        "TORCH_NCCL_NAN_CHECK": ("true", "0"), "TORCH_DIST_NAN_CHECK": ("t",),
+        "TORCH_NCCL_DESYNC_DEBUG": ("", "1", "Y"),
+        "NCCL_CHECK_MODE": ("debug_local", "DEBUG_GLOBAL", "DEFAULT"), "NCCL_CHECK_POINTERS": ("0", "1" + " " * 70),
     }  # fmt: skip
     variables = [{name: value} for name, those in values.items() for value in those]
-    both = product(("INFO", "WARN"), ("INIT,ALL", "INIT,NET", "ALL"))
+    both = product(("INFO", "WARN", "abort"), ("INIT,ALL", "INIT,NET", "ALL"))
     variables += [{"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": systems} for level, systems in both]
     for each, backend in product(variables, ("nccl", "gloo")):
         yield f"{backend} {each}", interference.falsifying(backend, each, answers({}))
@@ -376,6 +414,10 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **engine_inputs.FUNCTIONS,
     **job_inputs.FUNCTIONS,
     **check_inputs.FUNCTIONS,
+    **measure_inputs.FUNCTIONS,
+    **cluster_inputs.FUNCTIONS,
+    **probes_inputs.FUNCTIONS,
+    **ranks_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,
 }
 """The functions of each file with their input."""

@@ -23,7 +23,7 @@ from zoo.answers import Answers
 from zoo.sick import file, resolves, variables
 
 from ncclprobe.cluster import gather
-from ncclprobe.cluster.gather import NodePlace, Times, assemble, node_name, parse_rank_answers
+from ncclprobe.cluster.gather import NodePlace, Times, assemble
 from ncclprobe.cluster.gather import coordinator as node_0
 from ncclprobe.cluster.gather.coordinator import run_coordinator, unique_names
 from ncclprobe.cluster.gather.part import LocalNode
@@ -313,13 +313,6 @@ def test_every_part_of_a_run_ends_before_the_run_and_a_late_node_waits_as_long_a
     assert replace(times, timeout_s=600.0).mesh() == 170.0
 
 
-def test_nodes_of_one_name_are_told_apart() -> None:
-    names = unique_names("n0", [peer("n0", 1), peer("n1", 2), peer("n3", 3)])
-    assert set(names.values()) == {"n0#1", "n1", "n3"}
-    twins = [peer("n1", 2), Peer(Hello("other", 2, "n1"), None, "", Path(), True)]  # type: ignore[arg-type]
-    assert len(set(unique_names("n0", twins).values())) == 2
-
-
 def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -343,20 +336,6 @@ def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
     assert kept == {"true": ["10.0.0.1", "fe80::1%eth0"], "none": [], "garbled": []}
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == "ncclprobe: node 1 listens at 10.0.0.9, which its capture lacks: not contacted"
-
-
-def test_nodes_and_ranks_are_called_by_what_the_scheduler_and_they_say() -> None:
-    assert node_name(Launch(names=("gpu-0", "gpu-1")), Snapshot("localhost", {}), 1) == "gpu-1"
-    assert node_name(Launch(names=("gpu-0",)), Snapshot("localhost", {}), 1) == "localhost"
-    told = {1: dump({("read", "/a"): "one"}, "rank 12"), 2: dump({}, "rank None"), 3: "no capture"}
-    assert parse_rank_answers(Launch(rank=8), told) == {12: {("read", "/a"): "one"}, 10: {}, 11: {}}
-
-
-def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
-    told = peer("n1", 1, samples={"paths": {}})
-    lost, mute = node_0.troubles([told, peer("n2", 2, lost="reset: hung up: at once"), peer("n3", 3)])
-    assert (lost.peer, lost.kind, lost.detail, lost.node_rank) == ("10.0.0.2", "reset", "hung up: at once", 2)
-    assert (mute.kind, mute.node_rank) == ("silent", 3)
 
 
 @each_row(

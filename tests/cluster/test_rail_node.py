@@ -13,7 +13,7 @@ import pytest
 from ncclprobe.checks.ib.fixtures import NDR, PLAIN
 from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.rails import node as of_node
-from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Start, Visits, brief
+from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Start, Visits
 from ncclprobe.cluster.rails.plan import Budget, plan_rails, waves
 from ncclprobe.commands import main, rails
 from ncclprobe.engine.diagnose import every_check
@@ -194,16 +194,6 @@ def test_visits_that_are_over_are_forgotten() -> None:
         await asyncio.wait_for(visits.receive(1, None), 5)  # type: ignore[arg-type]
 
     asyncio.run(scene())
-
-
-def test_of_many_times_a_few_quantiles_are_kept() -> None:
-    def kept(times: int) -> tuple[float, ...]:
-        us = tuple(map(float, range(times, 0, -1)))
-        return brief(RailOutcome(asked=RailPort(device="mlx5_0"), half_round_trip_us=us)).half_round_trip_us
-
-    assert kept(1001) == (1.0, 126.0, 251.0, 376.0, 501.0, 626.0, 751.0, 876.0, 1001.0)
-    assert kept(9) == tuple(map(float, range(1, 10)))
-    assert kept(3) == (1.0, 2.0, 3.0)
 
 
 @each_row("nodes", [2, 3, 4, 16, 17, 64, 256, 1024])

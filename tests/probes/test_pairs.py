@@ -117,31 +117,6 @@ def test_a_sample_is_of_several_transfers_and_one_wait_and_only_who_sends_keeps_
     assert {call[2] for _, *own in made for call in own} == {1}, "the peer"
 
 
-@each_row(
-    ("device", "words", "fit"),
-    [
-        ("cuda", "NCCL error: remote process exited", False),
-        ("cuda", "Connection closed by peer [10.0.0.2]", False),
-        ("cpu", "Connection closed by peer [10.0.0.2]", True),
-        ("cpu", "Broken pipe", True),
-        ("cpu", "Timed out waiting 1500ms for recv", False),
-    ],
-)
-def test_what_torch_raises_is_the_reason_and_over_gloo_a_peer_that_is_gone_leaves_the_other_connections(
-    endpoint: pairs.PairEndpoint, batch: Any, device: str, words: str, fit: bool
-) -> None:
-    def refused() -> None:
-        raise RuntimeError(f"{words}\nmore")
-
-    batch(refused)
-    endpoint._device, endpoint._fit, endpoint.lost = torch.device(device), True, False
-    found = endpoint.measure("forth", 0, 1, LIMIT_S)
-    assert (found.why, found.fit, endpoint.lost, found.seconds) == (words, fit, not fit, ())
-    assert pairs.from_json(pairs.as_json(found)) == found
-    renewed = endpoint.renew([0, 1], LIMIT_S) if device == "cuda" else None
-    assert not renewed or (renewed.why, renewed.fit) == ("a CUDA stream behind a lost transfer stays stuck", False)
-
-
 def test_what_a_pair_sends_depends_on_both_ranks_and_is_never_zero() -> None:
     rows = [pairs.pattern(src, dst, torch.device("cpu")).total for src in range(3) for dst in range(3)]
     assert len({tuple(row.tolist()) for row in rows}) == 9

@@ -115,38 +115,19 @@ def at_rate(rate: float, *pairs: tuple[int, int]) -> Answer:
     return lambda kind, one, other: healthy(kind, one, other, rate if (one, other) in pairs else 1e9)
 
 
+def flipped(kind: str, first: int, second: int) -> dict[int, PairTiming]:
+    """A byte that changes on one way."""
+    wrong = {4: PairTiming(wrong=3, mismatch=FLIPPED)} if (kind, first, second) == ("forth", 0, 4) else {}
+    return healthy(kind, first, second) | wrong
+
+
+def late(kind: str, first: int, second: int) -> dict[int, PairTiming]:
+    """A reply takes half as long as what a transfer of one byte per nanosecond seems to."""
+    rows = healthy(kind, first, second)
+    return {first: PairTiming((NBYTES / 2e9,)), second: PairTiming()} if kind == "latency" else rows
+
+
 ALL = swallowing(*({rank, other} for rank in range(8) for other in range(rank)))
-
-
-@each_row(
-    ("fleet", "aside", "missed", "renewals"),
-    [
-        # A rank that is gone costs nobody else a pair: before its first one, or later.
-        (Fleet(gone={3: 0}), [(3, True, "it did not answer after round 1: latency")], set(), 0),
-        (Fleet(gone={3: 9}), [(3, True, "it did not answer after round 3: latency")], set(), 0),
-        # A path that swallows everything costs its ends no other pair, unless they cannot connect anew, as over NCCL.
-        (Fleet(swallowing({1, 5})), [], {(1, 5), (5, 1)}, 2),
-        (
-            Fleet(swallowing({1, 5}), stuck=frozenset((1, 5))),
-            [(1, False, "timed out"), (5, False, "timed out")],
-            set(),
-            1,
-        ),
-        # One that hangs with every other is set aside after the second, and no other is.
-        (Fleet(swallowing({1, 3}, {1, 5}, {1, 7})), [(1, False, "timed out")], set(), 2),
-        # The ranks connect anew a bounded number of times.
-        (Fleet(ALL), [(rank, False, "timed out") for rank in range(8)], set(), 1),
-    ],
-)
-def test_who_is_gone_or_stuck_is_set_aside_and_the_others_play_all_their_pairs(
-    fleet: Fleet, aside: list[tuple[int, bool, str]], missed: set[tuple[int, int]], renewals: int
-) -> None:
-    found, rows, dropped = played(fleet)
-    assert [(each.rank, each.gone, each.why) for each in found.excluded_ranks] == aside
-    assert dropped == [rank for rank, gone, _ in aside if gone]
-    assert {*between(without=[rank for rank, *_ in aside])} - {*one_way(rows, inside=False)} == missed
-    assert sum("renew" in said for said in fleet.rank_result) == renewals
-    assert fleet.rank_result[-1] == {"over": not (aside or missed)}, "can the first group be closed?"
 
 
 @each_row("fit", [True, False])
@@ -176,59 +157,12 @@ def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit
     assert renewed == ([] if fit else [[rank for rank in range(len(HOSTS)) if rank != 2]])
 
 
-def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not_and_once_slow_is_nobodys_fault() -> None:
-    found, rows, _ = played(Fleet(at_rate(2e8, (4, 5))))
-    ends = {f"{host}{rail} (mlx5_{number})" for host in "abcd" for number, rail in enumerate(("", " rail 1"))}
-    assert {row.src_end for row in rows if not row.inside} == ends
-    assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
-    (slow,) = found.intra_node
-    assert (slow.where, slow.kind, slow.node, slow.ranks) == ("rank 4 with rank 5 inside c", "pair", "c", (4, 5))
-    assert (slow.ratio, slow.tests) == (pytest.approx(0.2), 3)
-    assert (found.kind, found.culprits, found.suspects) == ("none", (), ())
-    assert sum(row.inside and (row.src, row.dst) == (4, 5) and not row.both for row in rows) == 3
-    seen: list[str] = []
-
-    def once(kind: str, first: int, second: int) -> dict[int, PairTiming]:
-        slow = (first, second) == (4, 5) and kind not in seen
-        seen.append(kind if slow else "")
-        return healthy(kind, first, second, 2e8 if slow else 1e9)
-
-    assert played(Fleet(once))[0].intra_node == ()
-
-
-def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -> None:
-    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
-        rows = healthy(kind, first, second)
-        if (kind, first, second) == ("forth", 0, 4):
-            rows[4] = PairTiming(wrong=3, mismatch=FLIPPED)
-        return rows
-
-    found, rows, _ = played(Fleet(answer))
-    (wrong,) = found.wrong
-    assert (wrong.src, wrong.dst, wrong.src_end, wrong.dst_end) == (0, 4, "a (mlx5_0)", "c (mlx5_0)")
-    assert (wrong.wrong, wrong.first) == (3, FLIPPED)
-    assert [(row.src, row.dst, row.both) for row in rows if row.wrong] == [(0, 4, False)]
-
-
 def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all() -> None:
     kept: list[Kept] = []
     with pytest.raises(RuntimeError, match="the run ends"):
         Fleet(stop_after=10).round_robin(kept, []).run()
     found = localised(kept, complete=False)
     assert (found.complete, found.tests > 0, found.culprits) == (False, True, ())
-
-
-@each_row(("transfers", "GBps"), [(1, 2.0), (4, 1.0 / 0.875)])
-def test_of_a_reply_a_transfer_loses_its_share(transfers: int, GBps: float) -> None:
-    """A reply takes half as long as what a transfer of one byte per nanosecond seems to."""
-
-    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
-        rows = healthy(kind, first, second)
-        return {first: PairTiming((NBYTES / 2e9,)), second: PairTiming()} if kind == "latency" else rows
-
-    _, rows, _ = played(Fleet(answer, transfers=transfers))
-    rates = [row.GBps for row in rows if not row.both]
-    assert rates == pytest.approx([GBps] * len(rates))
 
 
 def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:

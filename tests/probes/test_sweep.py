@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncclprobe.host.capture import Replay
-from ncclprobe.model.errors import ProbeError, UsageError
+from ncclprobe.model.errors import ProbeError
 from ncclprobe.model.measurement import Library, Measurement, SkippedRow
 from ncclprobe.probes import nccl_library, sweep
 from ncclprobe.probes.collectives import Call
@@ -187,58 +187,6 @@ def test_what_the_backend_refuses_is_named_and_the_rest_goes_on(monkeypatch: pyt
     skipped, row = swept(plan(ops=("broadcast", "all_reduce")), link)
     assert skipped == SkippedRow("broadcast", None, "refused", why)
     assert isinstance(row, Measurement)
-
-
-def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
-    rows = swept(plan(ops=("broadcast", "reduce"), sizes=(KiB, 1 << 40, 1 << 41)))
-    left_out = [row for row in rows if isinstance(row, SkippedRow)]
-    assert [(row.op, row.nbytes, row.cause) for row in left_out] == [
-        (op, nbytes, "memory") for op in ("broadcast", "reduce") for nbytes in (1 << 40, 1 << 41)
-    ]
-    assert "2 TiB per rank and rank 0 has only" in left_out[0].why
-    assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [KiB, KiB]
-
-
-@each_row(
-    ("changes", "others", "words"),
-    [
-        ({}, 1 << 20, r"^1 TiB: two buffers need 2 TiB .* only 1 MiB free; .* \(-b and -e\)$"),
-        # A GPU is named with its rank, and with how to find who holds it.
-        ({"backend": "nccl"}, 1 << 20, r"rank 1 has only 1 MiB free without what NCCL .* nvidia-smi --query-c"),
-        # Ranks of one host share its memory.
-        ({"sizes": (64 << 20,), "footprint_bytes": 8, "ranks": 4}, None, "need 128 MiB .* has only 128 MiB free"),
-        ({"sizes": (64 << 20,), "footprint_bytes": 8, "ranks": 4, "nodes": 4}, None, None),
-    ],
-)
-def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken(
-    changes: dict[str, Any], others: object, words: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "allocate", raising(LookupError, "there is room"))
-    made = plan(**{"sizes": (1 << 40,), **changes})
-    host = Replay({("read", "/proc/meminfo"): f"MemAvailable: {(512 << 10) - 4} kB\n"})
-    with pytest.raises(UsageError if words else LookupError, match=words or "there is room"):
-        next(run(made, Alone(made.ranks, others), lambda phase: None, host=host))
-
-
-@each_row(
-    ("changes", "why"),
-    [
-        ({"longest_s": 5.0}, "a row of it would take 12 s, and may take 5"),
-        ({"longest_s": 11.9}, "a row of it would take 12 s, and may take 11.9"),
-        ({"longest_s": 12.1}, ""),
-        ({"longest_s": None}, ""),
-        ({"longest_s": 5.0, "precision": None}, ""),  # the number of calls is fixed
-    ],
-)
-def test_a_size_that_would_take_too_long_is_left_out_and_named(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], why: str
-) -> None:
-    """Sizes of 1 and 4 MiB over a link on which a call of the larger takes a second."""
-    link = linked(monkeypatch, Link(0.0, bytes_per_s=4 << 20))
-    rows = swept(plan(**{"sizes": (4 << 20, 1 << 20), "precision": 0.02, "budget_s": 1.0, **changes}), link)
-    if why:
-        assert rows.pop(0) == SkippedRow("all_reduce", 4 << 20, "time", why)
-    assert [row.nbytes for row in rows] == ([] if why else [4 << 20]) + [1 << 20]
 
 
 # What ends the run.

@@ -375,13 +375,7 @@ def test_an_other_end_that_says_nothing_is_waited_for_until_the_deadline(
     assert outcome.own
 
 
-@each_row(
-    "message",
-    [
-        {"failure": {"step": "open", "kind": "gone", "text": ""}},
-        {"address": {"device": "right"}},
-    ],
-)
+@each_row("message", [{"failure": {"step": "open", "kind": "gone", "text": ""}}, {"address": {"device": "right"}}])
 def test_an_other_end_that_talks_nonsense_is_no_other_end(
     library: Path, tmp_path: Path, message: dict[str, Any]
 ) -> None:

@@ -8,8 +8,8 @@ from conftest import answers
 
 from ncclprobe.facts.launcher import detect
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import ProbeError, UsageError
-from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
+from ncclprobe.model.errors import ProbeError
+from ncclprobe.session.ranks.identity import RankIdentity, identify
 from ncclprobe.session.ranks.identity import devices as counted
 from ncclprobe.session.ranks.store import Exchange, key
 from session.records import DictStore
@@ -41,25 +41,6 @@ ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT"
 FIRST = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 
 
-@each_row(
-    ("variables", "identity", "serves"),
-    [
-        (TORCHRUN, RankIdentity("torchrun", 5, 8, 1, 4, 2, "n0", 29500, agent_store=True), False),
-        (TORCHRUN | FIRST, RankIdentity("torchrun", 0, 8, 0, 4, 2, "n0", 29500, agent_store=True), False),
-        (SLURM | {"MASTER_PORT": "5"}, RankIdentity("slurm", 3, 4, 1, 2, 2, "gpu007", 5), False),
-        (SLURM | {"MASTER_ADDR": "h", "MASTER_PORT": "5"}, RankIdentity("slurm", 3, 4, 1, 2, 2, "h", 5), False),
-        (OPENMPI | {"MASTER_PORT": "5"}, RankIdentity("openmpi", 1, 2, 1, 2, 1, "127.0.0.1", 5), False),
-        (ENVIRONMENT, RankIdentity("environment", 3, 4, 3, 4, 1, "a", 1), False),
-        (ENVIRONMENT | {"RANK": "0"}, RankIdentity("environment", 0, 4, 0, 4, 1, "a", 1), True),
-    ],
-)
-def test_each_launcher_says_which_rank_this_is_and_where_the_store_is(
-    variables: dict[str, str], identity: RankIdentity, serves: bool
-) -> None:
-    found = identified(variables)
-    assert (found, found.serves) == (identity, serves)
-
-
 def test_a_port_that_nobody_gave_is_that_of_the_step_on_every_rank() -> None:
     assert identify(detect({}), {}) is None
     here = identified(SLURM)
@@ -70,52 +51,12 @@ def test_a_port_that_nobody_gave_is_that_of_the_step_on_every_rank() -> None:
     assert [key(each, "end") for each in (identified(TORCHRUN), again)] == ["ncclprobe/0/end", "ncclprobe/1/end"]
 
 
-@each_row(
-    ("variables", "words"),
-    [
-        ({"RANK": "0"}, "WORLD_SIZE is not set"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
-        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8"}, "SLURM_STEP_ID is not set"),
-        (SLURM | {"SLURM_STEP_NODELIST": "gpu[007-"}, "MASTER_ADDR is not set and slurm started ranks on 2 nodes"),
-        (ENVIRONMENT | {"RANK": "4"}, "outside 0..3"),
-        (OPENMPI | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -x MASTER_ADDR=HOST"),
-    ],
-)
-def test_a_half_set_environment_is_refused_with_the_remedy(variables: dict[str, str], words: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        identified(variables)
-    assert words in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-@each_row(
-    ("asked", "local_ranks", "devices", "words"),
-    [
-        (None, 2, Devices(8, 0, "2.13.0+cpu"), "torch 2.13.0+cpu can use none"),
-        ("nccl", 2, Devices(0, 0), "no GPU is visible"),
-        ("nccl", 4, Devices(1), "4 ranks on this node and 1 GPU:"),
-        (None, 2, Devices(8, listed=""), "can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES="),
-    ],
-)
-def test_there_is_no_silent_fallback(asked: Any, local_ranks: int, devices: Devices, words: str) -> None:
-    """More is kept in tests/data/command_values/backends.txt."""
-    with pytest.raises(UsageError, match="gloo") as refusal:
-        choose_backend(asked, "torchrun", local_ranks, devices)
-    assert words in str(refusal.value)
-    assert "does not apply to NCCL" in choose_backend(None, "torchrun", 2, Devices(0, 0))[1]
-
-
 def test_a_device_that_a_control_group_denies_is_counted_as_such() -> None:
     may, must_not = json.dumps({"read": True, "write": True}), json.dumps({"read": False, "write": False})
     files = {("list", "/dev"): json.dumps(["nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"])}
     allowed = {("access", "/dev/nvidia0"): must_not, ("access", "/dev/nvidia1"): may}  # of nvidia2 nothing is known
     found = counted(answers(files | allowed))
     assert (found.nodes, found.denied) == (3, 1)
-
-
-@each_row(("usable", "index"), [(8, 1), (2, 1), (1, 0)])
-def test_a_rank_bound_to_one_gpu_uses_it(usable: int, index: int) -> None:
-    assert device_index(identified(SLURM), usable) == index
 
 
 # What ranks exchange.

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,52 +106,6 @@ def half_a_line(run: Run) -> None:
 
 
 CUT_SHORT = f"while rank 0 was in phase '{PHASE}'"
-
-
-@each_row(
-    ("before", "end", "code", "lost", "says", "rows"),
-    [
-        # A rank 0 that was killed, or that stands still by the words of another, is named in a whole report.
-        (left, RanksEnd({0: -9, 1: 4}), 4, "rank 0", "it was ended by SIGKILL", 1),
-        (left, RanksEnd({1: 4}), 4, "rank 0", f"it printed nothing more (rank 1 left: {SILENT})", 1),
-        (half_a_line, RanksEnd({0: -9}), 4, "rank 0", "it was ended by SIGKILL", 1),
-        (half_a_line, RanksEnd({0: 77}), 4, "rank 0", "it ended with exit code 77", 1),
-        (no_log, RanksEnd({1: -9}), 4, "rank 1", "it was ended by SIGKILL", 0),
-        # One that crashes after the report spoils it; of one whose heart rank 0 saw stop the signal is told once.
-        (Run.closes, RanksEnd({1: -11}), 4, "rank 1", "it was ended by SIGSEGV", 1),
-        (heart_stopped, RanksEnd({1: -11, 0: 4}), 4, "rank 1", "it was ended by SIGSEGV", 1),
-        # A report that was whole counts, whatever came late.
-        *((Run.closes, end, 0, "", "", 1) for end in (RanksEnd({0: 4}), RanksEnd({}, "SIGTERM"), LATE)),
-        # One that a signal ended first, before the ranks met: the others then get SIGTERM, and say so. Not one to all.
-        *(
-            (signalled_before_they_met, RanksEnd({1: code, 0: 3}), 4, "rank 1", "it was ended by SIGTERM", 1)
-            for code in (-15, 143, 3)
-        ),
-        (signalled_before_they_met, RanksEnd({1: 143, 0: 3}, "SIGTERM"), 3, "", TERM.why, 1),
-        # A run that was cut short blames nobody.
-        (None, RanksEnd({}, "SIGINT"), 3, "", f"ended by SIGINT {CUT_SHORT}", 1),
-        (None, LATE, 3, "", f"--timeout ran out {CUT_SHORT}", 1),
-        (None, RanksEnd({1: 3}), 3, "", f"the ranks ended without a report {CUT_SHORT}", 1),
-    ],
-)
-def test_who_is_lost_and_what_is_left_of_a_run_is_told_from_what_the_ranks_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    before: Callable[[Run], None] | None, end: RanksEnd, code: int, lost: str, says: str, rows: int,
-) -> None:  # fmt: skip
-    run = Run(tmp_path, monkeypatch)
-    if before:
-        before(run)
-    report = run.settle(end)
-    assert (report.exit_code, len(report.measurements)) == (code, rows)
-    said = capsys.readouterr().err
-    if not lost:
-        assert (findings(report), said) == ([], "")
-        assert code == 0 or why(report, "run.rank-lost") == says
-        return
-    ((subject, message),) = findings(report)
-    assert (subject, says in message) == (lost, True)
-    host = f"h{lost[-1]}"
-    assert said == f"ncclprobe: {lost} on {host} was lost in phase {PHASE!r}: {says}\n"
 
 
 def test_a_rank_zero_is_not_lost_because_the_time_of_another_ran_out(run: Run) -> None:

@@ -4,98 +4,29 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ncclprobe.checks.run.rows import BAND, ROW
+from ncclprobe.checks.run.rows import BAND
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run import samples as facts
-from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.measurement import FirstCall, Measurement, Skew, SkippedRow
+from ncclprobe.model.measurement import FirstCall, Skew
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from ncclprobe.session.watchdog.ending import Ending
-from session.records import LOST, ROW_OK, bands, closed, of_run, recorder, why
+from session.records import LOST, ROW_OK, bands, closed, of_run, recorder
 from tests.each_row import each_row
 
 
 def judged_again(log: Path) -> Report:
     question = ask(command_line.parse([]).judging, (), Job("gloo"), MEASURED)
     return diagnose(question, (), run_facts(RunLog.read(log)))
-
-
-@each_row(
-    ("low", "row", "ending", "code", "status"),
-    [
-        (1.0, ROW_OK, None, 0, "pass"),
-        (500.0, ROW_OK, None, 4, "fail"),
-        (ROW.busbw_GBps, ROW_OK, None, 3, "inconclusive"),  # a band that only one end of the interval reaches
-        (1.0, replace(ROW, wrong=2), None, 4, "pass"),  # wrong data fails whatever the speed
-        (1.0, ROW, None, 3, "pass"),  # nobody verified it
-        (1.0, ROW_OK, Ending(why="ended by SIGINT"), 3, "pass"),
-        (1.0, ROW_OK, LOST, 4, "pass"),
-        (1.0, ROW_OK, Ending(attendance=Attendance(2, stalled="timing")), 4, "pass"),
-        (1.0, replace(ROW_OK, precision=0.9, precision_asked=None), None, 0, "pass"),  # calls were fixed
-    ],
-)
-def test_a_row_and_the_end_of_its_run_decide_and_a_run_cut_short_keeps_its_rows(
-    tmp_path: Path, low: float, row: Measurement, ending: Ending | None, code: int, status: str
-) -> None:
-    record = recorder(tmp_path / "r", bands(low))
-    record.add(row)
-    report = closed(record, tmp_path / "r", ending)
-    assert (report.exit_code, [m.status for m in report.measurements], report.notes) == (code, [status], ())
-    assert ("too noisy to judge: all_reduce 1 MiB" in why(report, "run.bandwidth")) is (status == "inconclusive")
-    if ending and ending.why:
-        assert (of_run(report)["run.rank-lost"], why(report, "run.rank-lost")) == ("unknown", ending.why)
-
-
-@each_row(
-    ("options", "code"),
-    [({}, 0), ({"require_judged": True}, 3), ({"expect": "bands.toml"}, 3), ({"baseline": "site.json"}, 3)],
-)
-def test_an_unjudged_number_is_enough_where_nothing_was_to_judge_it_and_that_is_said(
-    tmp_path: Path, options: dict[str, Any], code: int
-) -> None:
-    record = recorder(tmp_path / "r", **options)
-    record.add(ROW_OK)
-    report = closed(record, tmp_path / "r")
-    assert (report.exit_code, report.measurements[0].status) == (code, "unjudged")
-    assert of_run(report).get("run.bandwidth") == ("unknown" if code else None)
-    none = "1 row measured, none judged: there is nothing to compare them with"
-    assert (len(options) and code == 3) or report.notes[0].startswith(none)
-
-
-def test_another_backend_than_was_meant_spoils_good_numbers(tmp_path: Path) -> None:
-    """Such as gloo measured because no GPU could be seen."""
-    record = recorder(tmp_path / "r", bands(1.0))
-    record.take_part(replace(record.participants, fallback="measured gloo instead"))
-    record.add(ROW_OK)
-    report = closed(record, tmp_path / "r")
-    assert (report.exit_code, of_run(report)["run.init"]) == (3, "unknown")
-    assert why(report, "run.init") == "measured gloo instead"
-
-
-@each_row(
-    ("ending", "code", "init", "says"),
-    [
-        (Ending(arrivals=Arrivals(2, (1,), 60.0)), 4, "fail", ""),
-        (Ending(why="ended by SIGINT"), 3, "unknown", "the ranks had not met when the run ended: ended by SIGINT"),
-    ],
-)
-def test_ranks_that_never_met_pass_nothing(tmp_path: Path, ending: Ending, code: int, init: str, says: str) -> None:
-    report = closed(recorder(tmp_path / "r", met=False), tmp_path / "r", ending)
-    own = of_run(report)
-    assert (report.exit_code, own.pop("run.init"), set(own.values())) == (code, init, {"unknown"})
-    assert own.keys() >= {"run.data", "run.bandwidth"}
-    assert why(report, "run.init") == says
 
 
 # The log.
@@ -166,75 +97,6 @@ def test_ranks_of_our_own_leave_the_report_to_who_started_them(
 
 
 # What is said beside the verdict.
-
-NO_ROOM = "two buffers need 2 TiB per rank and a rank has only 8 GiB free"
-LEFT_OUT = (
-    SkippedRow("reduce", None, "refused", "Unsupported data type"),
-    SkippedRow("gather", None, "refused", "Unsupported data type"),
-    SkippedRow("all_reduce", 1 << 40, "memory", NO_ROOM),
-    SkippedRow("broadcast", 1 << 40, "memory", NO_ROOM),
-    SkippedRow("all_gather", 8, "small", "8 B is too little for 2 ranks to share"),
-)
-TOO_SMALL = "all_gather was skipped: 8 B is too little for 2 ranks to share"
-NOT_REACHED = "2 of 3 rows did not reach the requested ±2 % in time; the worst is all_reduce 1 MiB, ±5 % after 40"
-
-
-def imprecise(precision: float) -> Measurement:
-    return replace(ROW_OK, precision=precision, precision_asked=0.02, batches=40)
-
-
-@each_row(
-    ("options", "rows", "left_out", "code", "data", "notes"),
-    [
-        (
-            {"expect": "b", "sizes": (8, 1 << 20)},
-            [replace(ROW_OK, nbytes=8), ROW_OK],
-            (),
-            0,
-            "",
-            ["1 of 2 rows judged by b"],
-        ),
-        ({"expect": "b"}, [ROW_OK], (), 0, "", []),
-        ({"notes": ("sizes end at 512 KiB",)}, [ROW_OK], (), 0, "", ["sizes end at 512 KiB"]),
-        ({}, [ROW_OK], LEFT_OUT[-1:], 0, "", [TOO_SMALL]),
-        (
-            {"expect": "b"},
-            [ROW_OK],
-            LEFT_OUT,
-            3,
-            "reduce was skipped: Unsupported data type; gather was skipped: Unsupported data type; "
-            f"2 operations were skipped; 1 TiB was left out: {NO_ROOM}",
-            [TOO_SMALL],
-        ),
-        ({}, [imprecise(each) for each in (0.01, 0.05, 0.031)], (), 0, "", [NOT_REACHED]),
-    ],
-)
-def test_what_was_not_measured_judged_or_precise_is_counted_in_a_note_or_in_the_verdict(
-    tmp_path: Path,
-    options: dict[str, Any],
-    rows: list[Measurement],
-    left_out: tuple[SkippedRow, ...],
-    code: int,
-    data: str,
-    notes: list[str],
-) -> None:
-    record = recorder(tmp_path / "r", bands(1.0), **options)
-    for each in rows:
-        record.add(each)
-    for skipped in left_out:
-        record.record(skipped)
-    report = closed(record, tmp_path / "r")
-    assert (report.exit_code, report.skipped_rows, why(report, "run.data")) == (code, left_out, data)
-    assert [note.partition(" batches of 20: raise")[0] for note in report.notes] == notes
-
-
-def test_a_file_that_covers_no_row_says_what_it_speaks_for(tmp_path: Path) -> None:
-    record = recorder(tmp_path / "r", bands(1.0), expect="bands.toml", sizes=(8,))
-    record.add(replace(ROW_OK, nbytes=8))
-    report = closed(record, tmp_path / "r")
-    assert (report.exit_code, of_run(report)["run.bandwidth"], of_run(report)["run.data"]) == (3, "unknown", "pass")
-    said = "bands.toml has no expectation for the measured rows: it covers all_reduce 1 MiB"
-    assert why(report, "run.bandwidth") == said
 
 
 def test_what_the_first_calls_cost_and_which_of_two_ranks_was_later_is_in_the_report(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from ncclprobe.session.watchdog.ending import Ending, lives, running_siblings, r
 from ncclprobe.session.watchdog.heartbeat import Heartbeat
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 from session.records import DictStore
-from tests.each_row import each_row
 
 RANKS, DEADLINE_S, PHASE_S = 3, 1000.0, 60.0
 TERM = "signal SIGTERM ended it"
@@ -98,135 +97,7 @@ def told(ending: Ending | None) -> str:
     return ending.why if ending else ""
 
 
-def signalled(own: Rank) -> None:
-    own.watchdog._signal = "SIGTERM"
-
-
-def from_openmpi(own: Rank) -> None:
-    own.turn()
-    signalled(own)
-
-
-SILENT, UNTIL_THEN = "its heartbeat stopped 5 s ago", "it had fallen silent when the run was ended"
-
-
-@each_row(
-    ("before", "turns", "how", "identity", "code", "says"),
-    [
-        (None, 30, {}, {}, None, ""),
-        (None, 5, {"silent": 2}, {}, None, ""),
-        (None, 6, {"silent": 2}, {}, 4, f"lost 2 {SILENT}"),
-        (lambda own: setattr(own.watchdog, "tolerant", True), 9, {"silent": 2}, {}, None, ""),
-        (lambda own: own.others.pop(2), 60, {}, {}, None, ""),
-        (lambda own: own.others.pop(2), 61, {}, {}, 4, "missing (2,) 61 s"),
-        (lambda own: (own.others.pop(2), setattr(own, "running", {2})), 99, {}, {}, None, ""),
-        # The time is over: who was silent for a while is lost, or rank 0 itself, if it was stopped for a whole phase.
-        (lambda own: own.sleeps(DEADLINE_S), 1, {}, {}, 3, "--timeout ran out in phase 'timing'"),
-        (
-            lambda own: (own.sleeps(DEADLINE_S), own.watchdog._note_pause(60.5)),
-            1,
-            {},
-            {},
-            4,
-            "lost 0 this rank itself was stopped for 60 s, and --timeout ran out",
-        ),
-        # A signal to all, to some, or because one has failed.
-        (signalled, 1, {"left": TERM}, {}, 3, "ended by SIGTERM in phase 'timing'"),
-        (signalled, 5, {}, {}, None, ""),
-        (signalled, 6, {}, {}, 4, "lost 0 signal SIGTERM ended it"),
-        (signalled, 1, {"left": "it failed (reset)"}, {}, 4, "lost 1 it failed (reset); lost 2 it failed (reset)"),
-        # Open MPI kills a second after its signal: who has not reacted until then is lost.
-        (from_openmpi, 1, {}, {"kind": "openmpi"}, 4, f"lost 1 {UNTIL_THEN}; lost 2 {UNTIL_THEN}"),
-    ],
-)
-def test_rank_zero_decides_once_a_period_and_tells_the_others_its_code(
-    before: Callable[[Rank], Any] | None, turns: int, how: dict[str, Any], identity: dict[str, Any], code: int | None,
-    says: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    own = Rank(0, monkeypatch, **identity)
-    if before:
-        before(own)
-    assert (code_of(lambda: own.turn(turns, **how)), told(own.ended)) == (code, says)
-    assert own.store.get("ncclprobe/0/end") == str(code).encode() if code else "ncclprobe/0/end" not in own.store
-    assert (own.said.count(("abort", 0)), "save" in dict(own.said)) == (int(code is not None), before in SIGNALS)
-
-
-SIGNALS = (signalled, from_openmpi)
-NO_TIME = "--timeout ran out while this rank was in phase 'timing'"
-
-
-@each_row(
-    ("before", "turns", "how", "code", "said"),
-    [
-        (None, 30, {}, None, []),
-        (lambda own: own.store.set("ncclprobe/0/end", "4"), 1, {}, 4, [("abort", 1)]),
-        (None, 6, {"silent": 0}, 4, [("rank 0 on h0 has fallen silent in phase 'timing'", 4)]),
-        (lambda own: (own.others.pop(0), signalled(own)), 8, {}, 3, []),  # a mere signal is not reported
-        (lambda own: (own.others.pop(0), signalled(own)), 7, {}, None, []),
-    ],
-)
-def test_another_rank_does_as_rank_zero_decides_or_leaves_when_it_is_silent(
-    before: Callable[[Rank], Any] | None, turns: int, how: dict[str, Any], code: int | None, said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    own = Rank(1, monkeypatch)
-    if before:
-        before(own)
-    assert (code_of(lambda: own.turn(turns, **how)), own.said) == (code, said)
-
-
-@each_row(
-    ("rank", "state", "now", "why", "code"),
-    [
-        (1, {}, 60.0, "", 4),
-        (1, {}, 60.1, "no progress in 'timing' for 60 s", 4),
-        (1, {"late_s": 10.0}, 70.0, "", 4),
-        (1, {"late_s": 10.0}, 70.1, "no progress in 'timing' for 70 s", 4),
-        (1, {"running": {0}}, 90.0, "", 4),  # rank 0 runs on this host, and may come
-        (1, {"running": {0}, "met": True}, 90.0, "no progress in 'timing' for 90 s", 4),
-        (0, {"running": {1}}, 90.0, "no progress in 'timing' for 90 s", 4),
-        (1, {"_heartbeat_thread": True, "met": True}, 68.0, "", 4),
-        (1, {"_heartbeat_thread": True, "met": True}, 68.1, "no progress in 'timing' for 68 s", 4),
-        (0, {"_heartbeat_thread": True}, 90.0, "", 4),
-        (1, {"_preparing": True}, 90.0, "", 4),
-        (0, {}, 1000.1, NO_TIME, 3),
-        (1, {"met": True, "_phase_began": 1000.0}, 1002.0, "", 3),
-        (1, {}, 1002.1, NO_TIME, 3),
-        (
-            1,
-            {"_preparing": True},
-            1002.1,
-            f"{NO_TIME}, which takes minutes from a cold network file system; start again, or raise --timeout",
-            3,
-        ),
-        (1, {"_signal": "SIGINT"}, 1.0, "ended by SIGINT while this rank was in phase 'timing'", 3),
-        (1, {"_signal": "SIGINT", "_heartbeat_thread": True}, 1.0, "", 3),
-        (1, {"_heartbeat_thread": True, "_heartbeat_age_s": 8.0}, 1.0, "", 4),
-        (
-            1,
-            {"_heartbeat_thread": True, "_heartbeat_age_s": 8.6},
-            1.0,
-            "the store of rank 0 has not answered for 9 s while this rank was in phase 'timing'",
-            4,
-        ),
-        (
-            0,
-            {"_heartbeat_thread": True, "_heartbeat_age_s": 4.6},
-            1002.1,
-            "the store of rank 0 has not answered for 5 s while this rank was in phase 'timing'",
-            4,
-        ),
-    ],
-)
-def test_without_the_store_the_signal_thread_ends_a_rank_at_its_deadlines(
-    rank: int, state: dict[str, Any], now: float, why: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = Rank(rank, monkeypatch)
-    own.running = frozenset(state.pop("running", ()))
-    for name, value in state.items():
-        monkeypatch.setattr(own.watchdog, name, value)
-    ending = own.watchdog._reason_to_end(now)
-    assert (told(ending), int(ending.code) if ending else code) == (why, code)
+SILENT = "its heartbeat stopped 5 s ago"
 
 
 def test_the_first_signal_that_ends_a_run_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,10 @@
 """Groups, steps and ladders of training. Whole plans and times are kept in tests/data/command_values/training.txt."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from probes.plans import plan as plan_of_ranks
 
 from ncclprobe.model import training
-from ncclprobe.model.errors import UsageError
 from ncclprobe.model.training import AXES, STRATEGIES, Axis, Collective, Grid, Model, Strategy
 
 MIB = 1 << 20
@@ -72,13 +68,3 @@ def test_steps_take_what_a_hand_computation_says() -> None:
     sharded = training.step("fsdp", Model(params=2, layers=2))
     assert training.predict(sharded, 6.0, lambda call: seconds[call.op]).step_s == pytest.approx(8.5)
     assert training.predict(sharded, 6.0, lambda call: seconds[call.op], overlap=False).step_s == pytest.approx(11)
-
-
-def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
-    pytest.importorskip("torch")
-    from ncclprobe.probes.training import Bench, play_strategy
-
-    nobody: Any = None
-    bench = Bench(plan_of_ranks(), nobody, lambda phase: None, nobody)
-    with pytest.raises(UsageError, match=r"fsdp: its largest call needs .* on every rank and a rank has only 1 GiB"):
-        next(play_strategy(bench, nobody, "fsdp", Model(params=10**12, layers=1), 1 << 30))

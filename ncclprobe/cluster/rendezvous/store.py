@@ -69,7 +69,8 @@ async def _served(address: str, port: int, deadline: float, work: Callable[[Any]
     except ImportError as error:
         raise StoreError("torch", f"cannot import torch: {error}") from None
     except (RuntimeError, OSError, ValueError) as error:  # torch.distributed.DistError is a RuntimeError
-        raise StoreError("refused", f"{where}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+        words = str(error).partition("\n")[0] or repr(error)
+        raise StoreError("refused", f"{where}: {words}") from None
 
 
 def _client(address: str, port: int, deadline: float) -> Any:

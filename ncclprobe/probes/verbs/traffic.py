@@ -120,7 +120,6 @@ class Traffic:
 
 _IN_FLIGHT = 2
 """Chains in flight per queue pair: the next is posted while one is on its way."""
-"""Times of chains that are kept."""
 
 
 class Stream:

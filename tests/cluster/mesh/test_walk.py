@@ -121,8 +121,7 @@ def saying(text: bytes) -> Handler:
 
 
 @each_row(
-    ("text", "outcome"),
-    [(b"SSH-2.0-OpenSSH_9.2\r\n", "foreign"), (b"\xff" * 100_000, "foreign"), (b"", "silent")],
+    ("text", "outcome"), [(b"SSH-2.0-OpenSSH_9.2\r\n", "foreign"), (b"\xff" * 100_000, "foreign"), (b"", "silent")]
 )
 def test_what_is_no_node_of_ours_is_said_and_given_up(text: bytes, outcome: str) -> None:
     assert outcomes(asyncio.run(beside(saying(text)))) == {1: (outcome, 2)}

@@ -2,15 +2,10 @@
 
 import asyncio
 import contextlib
-import errno
-import json
 import os
-import resource
 import socket
 import stat
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
 from ncclprobe import wire
 from ncclprobe.cluster.rendezvous import coordinator as module
-from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator, bind_listener, room_for
+from ncclprobe.cluster.rendezvous.coordinator import Coordinator, bind_listener
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker
 from ncclprobe.model import bounds
@@ -290,35 +283,6 @@ async def test_too_few_descriptors_for_all_nodes_is_said(
     assert [each.kind for each in troubles if "raise ulimit -n" in each.detail] == kinds
 
 
-def test_a_port_that_is_taken_or_denied_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for address in ("127.0.0.1", "0.0.0.0"):
-        with socket.socket() as other:
-            other.bind((address, 0))
-            other.listen()
-            with pytest.raises(CannotListen, match="another process listens on it") as caught:
-                bind_listener(other.getsockname()[1])
-        assert caught.value.kind == "taken"
-    real = module._bound
-    for number, kind in ((errno.EACCES, "denied"), (errno.EADDRNOTAVAIL, "address")):
-
-        def fails(family: socket.AddressFamily, *_: object, number: int = number) -> socket.socket:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(module, "_bound", fails)
-        with pytest.raises(CannotListen, match=r"on port 80: ") as caught:
-            bind_listener(80)
-        assert caught.value.kind == kind
-
-    def without_ipv6(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-        if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(family, address, port)
-
-    monkeypatch.setattr(module, "_bound", without_ipv6)
-    with bind_listener(0) as sock:
-        assert sock.getsockname()[0] == "0.0.0.0"
-
-
 def test_a_port_takes_both_families_and_can_be_had_again_at_once() -> None:
     with bind_listener(0) as first:
         port = first.getsockname()[1]
@@ -354,96 +318,3 @@ async def test_the_clock_of_a_node_is_compared_with_rank_0s(
         worker.close()
     assert 0 < seen.rtt_s < 2
     assert seen.offset_s == pytest.approx(ahead_s, abs=seen.rtt_s)
-
-
-@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2000, reason="ulimit -Hn is too low")
-@each_row(
-    ("limits", "wanted", "expected"),
-    [((300, 2000), 1000, (1000, 1256)), ((300, 900), 1000, (644, 900)), ((2000, 2000), 10, (10, 2000))],
-)
-def test_the_soft_limit_of_files_is_raised_as_far_as_is_needed_and_no_farther(
-    limits: tuple[int, int], wanted: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = list(limits)
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(now))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: now.__setitem__(slice(None), pair))
-    assert (room_for(wanted), now[0]) == expected
-    now[:] = [limits[0], resource.RLIM_INFINITY]
-    assert room_for(wanted) == wanted
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-keys = st.sampled_from(["hello", "capture", "more", "ping", "ready", "samples", "refused", "go"])
-hellos = st.fixed_dictionaries({"id": st.just("x"), "node_rank": st.integers(-1, 9), "name": st.text(max_size=5)})
-whole = st.sampled_from([{"capture": "\ud800", "more": False}, {"capture": "{}", "more": True}, {"ping": 1}])
-said = st.lists(st.dictionaries(keys, json_values | hellos, max_size=3) | whole, max_size=5)
-
-
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(first=st.builds(lambda who: {"hello": who}, hellos) | st.just({}), rest=said)
-@awaited
-async def test_no_message_of_a_member_breaks_the_hub(
-    first: dict[str, Any], rest: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    failures: list[dict[str, Any]] = []
-    for left in tmp_path.iterdir():
-        left.unlink()
-    async with listening(tmp_path, 4) as (coordinator, port):
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
-        task = await wire.connect("127.0.0.1", port, TOKEN, soon())
-        with contextlib.suppress(WireError):
-            for message in (first, *rest):
-                await task.send(message, soon())
-        task.close()
-        await until(lambda: not coordinator._admission.callers)
-        worker = await arrive(port, hello(3, "well"))
-        await until(lambda: any(peer.hello.name == "well" and peer.settled for peer in coordinator.peers))
-        worker.close()
-        json.dumps([trouble.detail for trouble in (await coordinator.gather(soon(0.0))).troubles])
-    assert not failures
-
-
-NODES, CAPTURE_BYTES, HELPERS = 512, 100_000, 2
-CROWD = """
-import asyncio, sys
-from rendezvous_lab import hello, whole_run
-port, first, count, nbytes = map(int, sys.argv[1:])
-async def main():
-    ranks = range(first, first + count)
-    runs = [whole_run(port, hello(rank), "x" * nbytes, 230.0) for rank in ranks if rank % 50]
-    print(sum(leave.exit_code for leave in await asyncio.gather(*runs)))
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 512, reason="ulimit -Hn is too low")
-@awaited
-async def test_a_few_bad_peers_among_hundreds_cost_the_others_nothing(tmp_path: Path) -> None:
-    """Every fiftieth one babbles, says nothing or stops within its capture. Nothing is timed."""
-    good = [rank for rank in range(1, NODES) if rank % 50]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))}
-
-    async with listening(tmp_path, NODES) as (coordinator, port):
-        ways: tuple[Peer, ...] = (babbles, says_nothing, stops_half_way)
-        bad = [asyncio.ensure_future(ways[rank // 50 % 3](port)) for rank in range(50, NODES, 50)]
-        crowds = []
-        for first in range(0, NODES, NODES // HELPERS):
-            numbers = map(str, (port, first, NODES // HELPERS, CAPTURE_BYTES))
-            line = [sys.executable, "-c", CROWD, *numbers]
-            crowds.append(await asyncio.create_subprocess_exec(*line, stdout=subprocess.PIPE, env=environment))
-        await until(lambda: sum(peer.settled for peer in coordinator.peers) == len(good), 240.0, 0.2)
-        gathering, samples = await judged(coordinator, 0.1, 200.0)
-        told = [int((await crowd.communicate())[0]) for crowd in crowds]
-        for each in bad:
-            each.cancel()
-        await asyncio.gather(*bad, return_exceptions=True)
-    assert (len(samples), sum(told)) == (len(good), sum(good))
-    assert {path.stat().st_size for path in tmp_path.iterdir()} == {CAPTURE_BYTES}
-    assert {trouble.kind for trouble in gathering.troubles} >= {"foreign"}

@@ -4,11 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -100,30 +96,6 @@ def test_work_on_a_thread_hands_on_what_it_returns_or_raises_and_is_left_behind_
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(TimeoutError, match="cannot start a thread"):
         asyncio.run(run_in_thread(lambda: 7, soon()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_node_0_while_it_waits_and_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    secret = {"NCCLPROBE_TOKEN": "a secret of this test", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-m", "ncclprobe.doctor", "--backend", "gloo", *flags],
-        env={**os.environ, **secret}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as doctor:  # fmt: skip
-        end_s = time.monotonic() + 60.0
-        while time.monotonic() < end_s:
-            with socket.socket() as caller:
-                if caller.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)
-        doctor.send_signal(number)
-        out, err = doctor.communicate(timeout=60)
-    assert (doctor.returncode, out, err) == (128 + number, "", "ncclprobe: interrupted; nothing was judged\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cancellation_that_is_lost_on_its_way_is_made_again() -> None:

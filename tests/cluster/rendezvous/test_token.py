@@ -14,7 +14,7 @@ from rendezvous_lab import soon
 
 from ncclprobe import wire
 from ncclprobe.cluster.rendezvous import token
-from ncclprobe.cluster.rendezvous.token import Munge, find_token, is_shared
+from ncclprobe.cluster.rendezvous.token import Munge, find_token
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model.errors import UsageError
 from ncclprobe.wire import Key, WireError
@@ -145,24 +145,6 @@ def test_a_short_file_is_no_secret_and_a_link_in_its_place_is_not_followed(
     (tmp_path / "bait").write_text("0" * 64)
     path.symlink_to(tmp_path / "bait")
     assert find_token({"HOME": str(tmp_path)}, LAUNCH).unproven
-
-
-MOUNTS = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:26 / /home rw,relatime shared:2 - nfs4 server:/export/home rw,vers=4.2
-31 30 0:27 / /home/local\\040disk rw - xfs /dev/sdb rw
-32 22 0:28 / /homes rw - tmpfs tmpfs rw
-"""
-
-
-@each_row(
-    ("home", "shared"),
-    [("/home/ada", True), ("/home", True), ("/root", False), ("/home/local disk/ada", False), ("/homes/ada", False)],
-)
-def test_a_home_is_shared_where_several_machines_mount_its_file_system(home: str, shared: bool, tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS)
-    assert is_shared(Path(home), mounts) is shared
-    assert not is_shared(Path(home), tmp_path / "absent")
 
 
 needs_munge = pytest.mark.skipif(
