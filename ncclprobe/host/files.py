@@ -80,8 +80,8 @@ def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lam
                 raise UsageError(f"{path}: cannot be read: not a regular file")
             refuse(os.fstat(handle))
             return file.read(most)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def refuse_other(path: Path, ours: Callable[[str], bool]) -> None:

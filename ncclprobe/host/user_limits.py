@@ -23,7 +23,7 @@ def lines_of(uid: str) -> str:
     """
     try:
         user = pwd.getpwuid(int(uid))
-    except (KeyError, ValueError, OverflowError):
+    except (KeyError, ValueError):
         raise Missing(f"user {uid}: the system does not know this number") from None
     groups = {str(number) for number in os.getgrouplist(user.pw_name, user.pw_gid)}
     names = {each.gr_name for each in map(_group, groups) if each}
