@@ -260,6 +260,12 @@ def _pasted_inputs(folder: Path) -> Rows:
         path = folder / f"{re.sub('[^a-z0-9]+', '-', name)}.txt"
         path.write_text(text)
         yield name, ["doctor", str(path), "--no-config", "--json", "-"]
+    cases = {"up": pasted_cases.UP, "devinfo": pasted_cases.DEVINFO, "list": pasted_cases.LIST}
+    cases |= {"matrix": pasted_cases.MATRIX, "one": "export A=1\n", "two": "export A=2\n"}
+    for name, text in cases.items():
+        (folder / f"{name}.txt").write_text(text)
+    for names in (("up", "devinfo"), ("devinfo", "up"), ("list", "matrix"), ("up", "list", "one"), ("one", "two")):
+        yield " and ".join(names), ["doctor", *(str(folder / f"{name}.txt") for name in names), "--no-config"]
 
 
 def _jobs_as_json_inputs(folder: Path) -> Rows:

@@ -248,7 +248,13 @@ IDLE = (
     QUERY.replace("Current                   : 5", "Current                   : 1")
     + "    Performance State                     : P8\n    Clocks Event Reasons\n        Idle : Active\n"
 )
+BOOT = "[    1.000000] Linux version 6.1\n" * 3
 UNSAID = {
+    "a port that is down among its kind": "".join(UP.replace("mlx5_0", f"mlx5_{n}") for n in range(7))
+    + IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_7"),
+    "ports that are all up": "".join(UP.replace("mlx5_0", f"mlx5_{n}") for n in range(7)),
+    "a log without a failure": BOOT,
+    "an unknown failure": f"{BOOT}[  9.000000] nvidia 0000:07:00.0: GPU initialization FAILED, giving up\n",
     "an interface that no text shows": "export NCCL_SOCKET_IFNAME=eth0\n",
     "what a command says for itself": "$ ls /x\nls: cannot access '/x': No such file or directory\n$ cat r\n"
     "export NCCL_DEBUG=WARN\n",

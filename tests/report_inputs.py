@@ -524,9 +524,9 @@ def _redactions_inputs() -> Rows:
 
 
 def _redacted(line: str) -> str:
-    """Redact a row of a capture, the command of a report, or a text."""
+    """Redact the rows of a capture, the command of a report, or a text."""
     if line.startswith("{"):
-        return Redactor(KEY).capture(line)
+        return Redactor(KEY).capture(line.replace(" // ", "\n"))
     if line.startswith("ncclprobe"):
         return Redactor(KEY).report(replace(samples.SICK, command=line)).command
     return Redactor(KEY).text(line.replace("\\n", "\n"))

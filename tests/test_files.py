@@ -104,6 +104,27 @@ def test_a_pipe_is_written_to_and_stays_one_and_none_keeps_a_writer_waiting(tmp_
         os.close(reader)
 
 
+def test_a_file_is_read_and_known_again_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ("n" * 250)
+    files.write(path, "abc")
+    assert files.read(path, limit=3) == files.read_start(path, limit=9) == "abc"
+    with pytest.raises(UsageError, match="larger than 0 KiB"):
+        files.read(path, limit=2)
+    with pytest.raises(UsageError, match="not a folder"):
+        files.trusted_folder(path)
+    with pytest.raises(UsageError, match="cannot be written: 'utf-8' codec"):
+        files.write(path, "\udcff")
+    monkeypatch.setattr(files.bounds, "REPORT_BYTES", 3)
+    files.refuse_other(path, "abc".__eq__)
+    files.refuse_other(tmp_path / "none" / "x", bool)
+    for text in (b"abcd", b"\xff"):  # more than a report can have is none of ours
+        path.write_bytes(text)
+        with pytest.raises(UsageError, match="not overwritten"):
+            files.refuse_other(path, "abcd".__eq__)
+    path.write_bytes(b" \n")
+    files.refuse_other(path, "abc".__eq__)
+
+
 def blocks(path: Path) -> bytes:
     (file,) = job_files.named([str(path)])
     return b"".join(job_files.Blocks(file))
@@ -136,6 +157,8 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
         with pytest.raises(UsageError, match=why):
             explain.main([path])
     assert job_files.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
+    with pytest.raises(UsageError, match="no longer a regular file"):
+        list(job_files.Blocks(job_files.JobFile(str(pipe), found=True)))
     monkeypatch.setattr(job_files.sys, "stdin", None)
     with pytest.raises(UsageError, match="standard input is closed"):
         explain.main(["-"])
@@ -153,6 +176,7 @@ def test_logs_are_named_once_in_natural_order_rotated_ones_before_the_last_and_n
     assert [(file.nbytes, file.once, file.found) for file in found] == [(len(name), False, True) for name in wanted]
     again = job_files.named([str(tmp_path / "x.log"), str(tmp_path), str(tmp_path / "[a]*.log")])
     assert (len(again), again[0].found, again[0].patience_s > 60) == (len(names), False, True)
+    assert job_files.named([f"{tmp_path}*"]) == found  # a folder that a pattern names
     monkeypatch.setattr(job_files, "MOST_FILES", len(names))
     assert len(job_files.named([str(tmp_path)])) == len(names)
     monkeypatch.setattr(job_files, "MOST_FILES", len(names) - 1)

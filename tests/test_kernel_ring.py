@@ -33,6 +33,7 @@ XID = (2.5, "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=-, Ch 1")
         ([b"3,9,1000000,-;NVRM: The GPU\\x0a  NVRM: fallen off the bus\n"], "GPU.*fallen",  # of several lines
          [(1.0, "NVRM: The GPU   NVRM: fallen off the bus")], (0, 1.0)),
         ([BrokenPipeError(), b"6,5,1000000,-;x\n"], "x", [(1.0, "x")], (0, 1.0)),  # it turned while it was read
+        ([b"6,1,1000000,-;x\n"], "6,1", [], (0, 1.0)),  # of the record, not of its message
         ([b"6,5,x,-;x\n", b"6,5;x\n", b"6,5,7;x\n"], "x", [(7e-6, "x")], (0, 7e-6)),
         (LINES_OF_FIVE, "x", [(3.0, "x"), (4.0, "x")], (3, 0.0)),  # the newest are kept
         (LINES_OF_FIVE[:2], "x", [(0.0, "x"), (1.0, "x")], (0, 0.0)), ([], "x", [], (0, 0.0)),
@@ -187,6 +188,9 @@ def test_each_source_answers_what_is_there(host: LiveHost, tmp_path: Path, monke
         ("os.geteuid", 4294967290, ("stat", "/proc/1"), False),
         ("os.open", PermissionError(1, "no"), ("open", "/dev/null"), "Denied: open /dev/null: no"),
         ("os.open", 9999, ("open", "/dev/null"), "Failed: open /dev/null: Bad file descriptor"),
+        ("importlib.util.find_spec", None, ("module", "x"), "Missing: Python module x: not installed"),
+        ("importlib.util.find_spec", SimpleNamespace(origin=None), ("module", "x"),
+         "Missing: Python module x: not installed"),
         ("_KERNEL_TREES", TREES, ("list", "/dev", "no-*"), []),
         ("_KERNEL_TREES", TREES, ("read", "/dev/pts/no"), "Missing: read /dev/pts/no: not there"),
         ("_KERNEL_TREES", TREES, ("list", "/dev/shm", "no-*"), f"Failed: list /dev/shm: {MOUNTED}"),

@@ -171,7 +171,14 @@ def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
         within(1.0, work or print, "resolve n0")
 
 
-@each_row(("code", "kind"), [(socket.EAI_NONAME, Failed), (socket.EAI_AGAIN, Failed), (socket.EAI_MEMORY, OutOfTime)])
+@each_row(
+    ("code", "kind"),
+    [
+        (socket.EAI_NONAME, Failed),
+        (socket.EAI_AGAIN, Failed),
+        *((each, OutOfTime) for each in (socket.EAI_MEMORY, socket.EAI_SYSTEM)),
+    ],
+)
 def test_a_resolver_without_memory_says_nothing_of_a_name(
     monkeypatch: pytest.MonkeyPatch, host: LiveHost, code: int, kind: type[Exception]
 ) -> None:

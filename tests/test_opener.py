@@ -139,6 +139,21 @@ def test_root_reads_through_a_link_only_what_its_maker_owns(tmp_path: Path, owne
                 opener.opened(tmp_path / way, os.O_RDONLY)
 
 
+def test_a_copy_is_of_a_whole_file_of_the_folder_that_is_not_too_large(tmp_path: Path) -> None:
+    (tmp_path / "in/deep").mkdir(parents=True)
+    (tmp_path / "to").mkdir()
+    os.mkfifo(tmp_path / "in/pipe")
+    for name in ("in/deep/file", "out"):
+        (tmp_path / name).write_text("1234")
+    assert opener.copy_below(tmp_path / "in", f"{tmp_path}/in/deep/file", tmp_path / "to", 4).read_text() == "1234"
+    assert (tmp_path / "to/deep/file").exists()
+    for name, limit in (("in/deep/file", 3), ("out", 4), ("in/pipe", 4)):
+        with pytest.raises(PermissionError):
+            opener.copy_below(tmp_path / "in", str(tmp_path / name), tmp_path / "to", limit)
+    with pytest.raises(PermissionError, match=f"uid {THIRD}"):
+        opener.Place(0, "x", frozenset({OTHER, THIRD, OTHER + 1})).refuse_makers({OTHER + 1})
+
+
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     before = sum(1 for _ in Path("/proc/self/fd").iterdir())

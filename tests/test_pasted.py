@@ -14,8 +14,8 @@ from ncclprobe.host import pasted
 from ncclprobe.host.pasted_containers import pairs
 from tests import pasted_containers, pasted_faults, pasted_jobs
 from tests.each_row import each_row
-from tests.pasted_cases import FORMS, UP, eight_gpus
-from tests.pasted_texts import DEVINFO, IBSTAT, LIST, MATRIX, NVLINK, QUERY, SMI, doctored, objections
+from tests.pasted_cases import FORMS, UP
+from tests.pasted_texts import MATRIX, NVLINK, QUERY, SMI, doctored, objections
 
 
 @each_row(
@@ -67,17 +67,6 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str], *texts: str) -> t
     return code, " ".join((said.out + said.err).split())
 
 
-def test_a_port_that_is_down_among_its_kind_is_named_from_the_text_alone() -> None:
-    eight = "".join(UP.replace("mlx5_0", f"mlx5_{n}") for n in range(7))
-    down = IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_7")
-    report = doctored(eight + down)
-    (said,) = objections(report)
-    assert said.startswith("ib.state:warn:mlx5_7:1:")
-    assert "others of its kind are up" in said
-    assert report["exit_code"] == 0  # no text shows that a GPU lacks it
-    assert objections(doctored(eight)) == []
-
-
 def test_what_a_text_does_not_show_is_not_called_ready_or_right(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,44 +78,6 @@ def test_what_a_text_does_not_show_is_not_called_ready_or_right(
     report = doctored(MATRIX.replace("NV18", "SYS"))
     passed = {check["id"] for check in report["checks"] if check["status"] == "pass"}
     assert passed == {"gpu.count", "nvl.links"}
-
-
-def test_a_matrix_beside_the_gpus_gives_their_links_so_that_a_setting_has_a_cost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine = eight_gpus()
-    code, said = doctor(tmp_path, capsys, *machine)
-    assert (code, "NVLink 18/18" in said, "1 per GPU" in said) == (0, True, True)
-    assert "FAIL" not in said
-    for setting in ("NCCL_P2P_LEVEL=LOC", "NCCL_IB_HCA==mlx5_0:1"):
-        code, said = doctor(tmp_path, capsys, *machine, f"NCCL_DEBUG=INFO\n{setting}\n")
-        assert (setting, code) == (setting, 4)
-        assert "GB/s at 1 GiB over 2 nodes" in said
-    code, said = doctor(tmp_path, capsys, machine[0], machine[2], "NCCL_DEBUG=INFO\nNCCL_P2P_LEVEL=LOC\n")
-    assert (code, "GB/s at 1 GiB" in said) == (4, True)  # eight of them are on one board
-
-
-def test_what_contradicts_is_named_and_what_adds_up_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = doctor(tmp_path, capsys, UP, DEVINFO)
-    assert code == 2
-    assert "0.txt (ibstat) and" in said
-    assert "1.txt (ibv_devinfo) differ in mlx5_0:1 state: '4: ACTIVE' and '1: DOWN'" in said
-    assert "differ in mlx5_0:1 state" in doctor(tmp_path, capsys, f"$ ibstat\n{UP}\n$ ibv_devinfo\n{DEVINFO}")[1]
-    code, said = doctor(tmp_path, capsys, "A=1\nNCCL_DEBUG=INFO\n", "docker run -e NCCL_DEBUG=WARN image\n")
-    assert (code, "differ in NCCL_DEBUG: 'INFO' and 'WARN'" in said) == (2, True)
-    code, said = doctor(tmp_path, capsys, LIST, MATRIX)
-    assert (code, "show 1 and 2 GPUs" in said) == (2, True)
-    assert doctor(tmp_path, capsys, UP, UP.replace("mlx5_0", "mlx5_1"), "export A=1\n", "docker run -e B=2 i\n")[0] == 0
-
-
-def test_a_log_that_reports_an_unknown_failure_is_not_called_healthy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    starts = "[    1.000000] Linux version 6.1\n"
-    assert doctor(tmp_path, capsys, starts * 3)[0] == 0
-    failed = "[  9.000000] nvidia 0000:07:00.0: GPU initialization FAILED, giving up\n"
-    code, said = doctor(tmp_path, capsys, f"{starts}{failed}")
-    assert (code, "GPU initialization FAILED, giving up" in said) == (3, True)
 
 
 @each_row("whole", [UP, SMI, NVLINK, QUERY])

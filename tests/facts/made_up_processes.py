@@ -17,6 +17,8 @@ from ncclprobe.host import (
     deadlines,
     files,
     live,
+    nvml_child,
+    nvml_server,
     path_rate,
     processes,
     py_spy,
@@ -153,6 +155,43 @@ def _called(host: str, family: socket.AddressFamily) -> object:
     return rank_servers._address_to_call(family, memoryview(message))
 
 
+def _delegated(target: str, *question: str) -> object:
+    with mock.patch(f"ncclprobe.host.{target}", side_effect=lambda *given: f"{given}"):
+        return LiveHost((), bool).ask(*question)
+
+
+def _resident(*pages: tuple[int, int] | None) -> object:
+    extents = [path_rate._Extent(3, 0, number) for number, _ in enumerate(pages)]
+    with mock.patch("os.posix_fadvise"), mock.patch.object(path_rate, "_resident_pages", side_effect=pages):
+        return path_rate._drop_pages(extents)
+
+
+def _of_port(most: int, *pids: str) -> object:
+    """What is told of three sockets at a port: of process 7, of its parent 5 and of a stranger 9."""
+    open_files = {"7": [71], "5": [51], "9": [91], "self": [99]}
+    told = [(1, 71), (10, 51), (10, 91)]
+    messages = [(socket.AF_INET, inode, memoryview(bytes((2, state)) + bytes(70))) for state, inode in told]
+    with mock.patch.multiple(
+        tcp_sockets, sockets_of=lambda pid, most=None: open_files.get(pid, []), same_network=lambda process: None,
+        sockets=lambda *given: messages, _parent=lambda pid: {"7": "5", "5": "0"}.get(pid, ""),
+        _text=lambda pid, name: f"name-{pid}\n", os=SimpleNamespace(listdir=lambda path: ["self", "7", "9", "8"]),
+    ), mock.patch.object(tcp_sockets.bounds, "JOB_CONNECTIONS", most):  # fmt: skip
+        rows = [*json.loads(tcp_sockets.at_port(29500, pids)), *json.loads(tcp_sockets.connections(pids))]
+    return [(each["pid"], each["inode"], each["state"], each.get("stranger")) for each in rows]
+
+
+def _no_library(why: str) -> object:
+    with mock.patch("ctypes.CDLL", side_effect=OSError(why)), mock.patch.dict("os.environ", clear=True):
+        return _refused(nvml_child._refuse_without_library)
+
+
+def _field(kind: int, said: int = 0) -> object:
+    values = SimpleNamespace(dVal=0.5, uiVal=1, ulVal=2, ullVal=3, sllVal=-4, siVal=-5, usVal=6)
+    value = SimpleNamespace(nvmlReturn=said, valueType=kind, value=values)
+    library = nvml_server._Library()
+    return library._attempt(lambda: nvml_server._field_value(library, value))
+
+
 def _descend(most: int) -> object:
     children = {"/x/task/1/children": "60 61 ", "/x/task/2/children": "70", "/proc/60/task/60/children": "62"}
     with _shown(
@@ -248,7 +287,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("python", "/v/bin/torchrun", "--rdzv-conf=a=b,c=d", "--rdzv_id", "7", "--nnodes"),
             ("python", "torchrun", "--rdzv-endpoint=u:p@h:1", "--max-restarts", "3", "--nproc-per-node=8", "x.py"),
             ("python", "torchrun", "--standalone=1", "--no-python", "--node_rank=3", "---nnodes=4", "-", "--nnodes=5"),
-        ]),
+            ("python", "torchrun", *(f"--{name}={name}" for name in (*processes._AGENT_OPTIONS, "rdzv_id", "x"))),
+            *(("python", "torchrun", f"--{name}", "--nnodes=2", "x") for name in (*processes._FLAGS, "max_restarts"))]),
         "stacks of threads": (py_spy.kept_frame, [_frame(*each) for each in (
             ("/t.py", {"src": "1", "peer": "x", "rank": "7", "w": "<torch.distributed.distributed_c10d.Work at 0x1>"}),
             (f"{_TORCH}/c10d.py", {"key": "'a'", "port": "None", "w": "distributed_c10d.Work at", "rank": "<x>"}),
@@ -293,6 +333,27 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             '{"nftables": [{"rule": {"expr": [{"xt": 1, "match": 2}]}}, {"chain": {}}]}', "{}", "[]", "no",
             '{"nftables": 7}', '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', "[" * 99_999,
             '{"nftables": [7]}']),
+        "who answers": (_delegated, [
+            ("py_spy.stacks", "stacks", "7", "1"), ("py_spy.numbers", "numbers", "7"),
+            ("elf.texts", "elf_texts", "/a", "b"),
+            ("rank_servers.ask_dump", "dump", "7", "3", "1"), ("rank_servers.left_dump", "left_dump", "7", "3"),
+            ("rank_servers.ask_server", "server", "7", "p", "1"), ("rank_servers.ask_ras", "ras", "a:1", "2", "9"),
+            ("user_limits.lines_of", "user_limits", "7"), ("tcp_sockets.connections", "connections", "1", "10", "11"),
+            ("tcp_sockets.at_port", "at_port", "29500", "10", "11"), ("elf.objects", "elf_objects", "/a", "b")]),
+        "pages that stayed": (_resident, [
+            ((3, 10), (1, 30)), ((3, 10), None), (None,), ((0, 0),), ((10, 10),), ()]),
+        "sockets at a port": (_of_port, [(9, "7"), (9, "9", "7"), (1, "7"), (9, "8", "7")]),
+        "NVML that is not there": (_no_library, [("libnvidia-ml.so.1: No such file",), ("wrong ELF class",)]),
+        "values of a field of NVML": (_field, [*((kind,) for kind in range(8)), (0, 3)]),
+        "structures of NVML": (nvml_server._plain, [b"a\xff", [1, [b"x", 2.5]], ((7, b"y"),), None]),
+        "answers of the child of NVML": (lambda said: _refused(nvml_child._understand, said), [
+            b'{"said": 1}', b'{"refused": "Missing"}', b"[1]", b"{}", b'{"refused": "Odd"}', b'{"refused": []}', b"x",
+            b"[" * 99_999, b'["said"]']),
+        "answers of the child of processes": (lambda asked: processes._answer(asked, ()), [
+            {"do": "process", "of": ["x", "1"]}, {"do": "process", "of": ["999999999", "1", "2"]},
+            {"do": "ranks", "of": []}, {"do": "ranks", "of": ["x", "y"]}]),
+        "owners": (processes._owner, [0, 4294967290]),
+        "system calls of a worker server": (rank_servers._ACCEPT.get, ["x86_64", "aarch64", "riscv64"]),
         "questions in words": (live._spell_question, [
             *((kind, rest) for kind in ("kernel_log", "ld_cache", "read") for rest in ((), ("/a", "b")))]),
         "flight records": (lambda own: [*rank_servers._dumps(own, "3")], [

@@ -79,14 +79,21 @@ def test_the_lines_of_limits_conf_that_hold_for_a_user_are_answered_without_name
     (tmp_path / "limits.conf").write_text(f"# {me.pw_name} - nofile 1\n{me.pw_name} soft nofile 2\nother - nofile 3\n")
     spans = f"{uid}:{uid} - a 1\n{uid}: - b 2\n:{uid} - c 3\n@{gid}:{gid} - d 4\n{uid + 1}: - e 5\n:{uid + 1} - f 6\n"
     other = f"@{own} - nofile 4\n@no-such hard nofile 5\n{me.pw_name} -\nx:y - g 7\n: - h 8\n%{gid}: - i 9\n"
+    other += f"{uid} - k 1\n@{gid} - l 2\n@777777: - m 3\n"
+    (tmp_path / "limits.d" / "10.conf").write_text("* soft nproc 6\n")
+    monkeypatch.setattr(user_limits.os, "getgrouplist", lambda name, group: [group, 777777])
     (tmp_path / "limits.d" / "20.conf").write_text(f"{other}{spans}* hard nproc 7 # all\n")
     monkeypatch.setattr(user_limits, "FOLDER", tmp_path)
     said = user_limits.lines_of(str(uid))
     assert [row[1:] for row in json.loads(said)] == [
-        [2, "soft", "nofile", "2"], [1, "-", "nofile", "4"], [2, "-", "a", "1"], [2, "-", "b", "2"],
+        [2, "soft", "nofile", "2"], [0, "soft", "nproc", "6"], [1, "-", "nofile", "4"], [1, "-", "m", "3"],
+        [2, "-", "a", "1"], [2, "-", "b", "2"],
         [2, "-", "c", "3"], [1, "-", "d", "4"], [0, "hard", "nproc", "7"],
     ]  # fmt: skip
-    assert json.loads(said)[1][0] == f"{tmp_path}/limits.d/20.conf:1"
+    assert json.loads(said)[2][0] == f"{tmp_path}/limits.d/20.conf:1"
+    (tmp_path / "limits.conf").unlink()
+    assert len(json.loads(user_limits.lines_of(str(uid)))) == len(json.loads(said)) - 1
+    assert [row[1:] for row in json.loads(user_limits.lines_of("0"))] == [[1, "-", "m", "3"]]  # no wildcard
     assert f'"{me.pw_name}"' not in said
     for nobody in ("4294967000", "x", "9" * 40):
         with pytest.raises(Missing):
