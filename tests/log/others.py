@@ -212,6 +212,15 @@ STACKS = of(
         "a worker of vLLM": stacks(AT_PIPE, AT_BARRIER, name="", command="VLLM::Worker_TP{}"),
         "all workers in one call, and their server": f"{stack(AT_PIPE, 'VLLM::EngineCore')}\n"
         + stacks(AT_BARRIER, AT_BARRIER, name="", command="VLLM::Worker_TP{}"),
+        **{
+            f"beside {name}": f"{stack(AT_PIPE, name)}\n" + stacks(AT_BARRIER, name="", command="VLLM::Worker_TP{}")
+            for name in ("vllm APIServer", "DPCoordinator", "sglang::detokenizer", "sglang::data_parallel_controller")
+        },
+        "beside workers of a loader": f"{stack(('wait (a.py:1)', '_worker_loop (worker.py:2)'))}\n{stacks(READS)}",
+        "in seven places": "\n".join(
+            f"%- spy_rank{n}.txt\n{stack((f'f{n} (train.py:{n})',) if n > 7 else WAITS)}" for n in range(14)
+        ),
+        "no process in a call": stacks(READS, ("step (train.py:9)",)),
         "servers without workers": stacks(AT_PIPE, AT_BARRIER, name="", command="VLLM::EngineCore_{}"),
         "all in one call": stacks(WAITS),
         "without first lines": stacks(READS, name="", pid="10{}").replace("Process", "").replace("Python v3", ""),

@@ -22,10 +22,7 @@ REFUSED = "n0:7:9 [0] NCCL WARN Bootstrap : no socket interface found"
 SOCKET = f"{INFO} Using network Socket"
 SLOW = {
     "IB disabled": f"{INFO} NCCL_IB_DISABLE set by environment to 1.",
-    "MNNVL off": f"{INFO} NCCL_MNNVL_ENABLE set by environment to 0.",
-    "P2P off": f"{INFO} NCCL_P2P_DISABLE set by environment to 1.",
     "GPUDirect off": f"{INFO} NCCL_NET_GDR_LEVEL set by environment to LOC",
-    "GPUDirect one way": f"{INFO} NCCL_NET_GDR_READ set by environment to 0.",
     "libibverbs missing": f"{INFO} Failed to open libibverbs.so[.1]\n{SOCKET}",
     "EFA without provider": f"{INFO} NET/OFI No eligible providers were found\n{SOCKET}",
     "sockets": f"{INFO} NET/IB : No device found.\n{SOCKET}",

@@ -3,6 +3,7 @@
 A line of a table is a log. ↵ ends a line in it; "W:", "2I:" and "W@net.cc:" begin lines of NCCL. Other rows have names.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -36,7 +37,7 @@ def around(before: str, words: str, after: str = "") -> str:
     return "\n".join(f"{before}{word}{after}" for word in re.split(r"(?<!\\), ", words)).replace("\\,", ",")
 
 
-def _words(found: Finding) -> str:
+def in_words(found: Finding) -> str:
     """Return a finding in one word."""
     at, who = found.occurrence, f"{found.severity.name} {found.blame} {found.action} {found.subject} {found.nodes}"
     where = at and f"{at.ranks} {at.hosts} {at.peers} {at.peer_hosts} {at.comm} {at.stream}:{at.line} {at.codes}"
@@ -44,14 +45,24 @@ def _words(found: Finding) -> str:
     return f"{who} {where} {at and at.ordered} {rests_on} {found.message} | {found.remedy}"
 
 
-def _run(
-    rule: Check, log: JobLog, lines: frozenset[tuple[int, int]], failing: frozenset[tuple[int, int]]
-) -> list[Finding]:
-    """Return what a check finds that also takes what others found; nothing if it cannot tell."""
-    try:
-        return list(rule.run(log, Explained(lines=lines, failing=failing)))
-    except Unlearned:
-        return []
+def _variants(
+    failing: frozenset[tuple[int, int]], lines: frozenset[tuple[int, int]]
+) -> Iterator[tuple[str, Explained]]:
+    """Yield what else may be explained of a log."""
+    yield "", Explained(lines=lines, failing=failing)
+    yield "of known lines", Explained(lines=lines, failing=failing & lines)
+    for code in ("rank-crashed", "peer-unreachable", "ib-no-path", "oom"):
+        yield f"perhaps {code}", Explained(lines=lines, failing=failing, could_be=(code,))
+    yield "explained", Explained(("oom",), lines=lines, failing=failing)
+
+
+def _last(rules: Iterable[Check], log: JobLog, of: tuple[str, Explained]) -> list[str]:
+    """Return what checks find that also take what others found."""
+    found: list[str] = []
+    for rule in rules:
+        with contextlib.suppress(Unlearned):
+            found += [f"{rule.key} {of[0]}: {in_words(each)}" for each in rule.run(log, of[1])]
+    return found
 
 
 def outcomes(texts: Iterable[str]) -> Iterator[tuple[str, object]]:
@@ -64,5 +75,9 @@ def outcomes(texts: Iterable[str]) -> Iterator[tuple[str, object]]:
         failing = frozenset((event.stream, event.line) for event in log.events if event.level not in ("INFO", ""))
         first = [(rule.key, each) for rule in rules if len(rule.needs) == 1 for each in rule.run(log)]
         lines = frozenset((at.stream, at.line) for _, each in first if (at := each.occurrence))
-        last = [(rule.key, each) for rule in rules if len(rule.needs) > 1 for each in _run(rule, log, lines, failing)]
-        yield case.name, [f"{key}: {_words(each)}".split() for key, each in (*first, *last)]
+        also = [rule for rule in rules if len(rule.needs) > 1]
+        variants = _variants(failing, lines)
+        last = _last(also, log, next(variants))
+        for each in variants if any(said.startswith("log.rank-silent") for said in last) else ():
+            last += [said for said in _last(also, log, each) if "known-message" not in said]
+        yield case.name, [each.split() for each in (*(f"{key}: {in_words(each)}" for key, each in first), *last)]

@@ -3,8 +3,9 @@
 from ncclprobe.checks.log.collectives import timeout, waited_at
 from ncclprobe.checks.log.crashes import ENDED_ITSELF
 from ncclprobe.checks.log.meeting import LINE
+from ncclprobe.logs.outcome import ABORTED
 from tests.log.single import around, logs
-from tests.log.whole import TRACE, of
+from tests.log.whole import CLOSED, TRACE, WAITED, of, ranks
 
 SRUN = "srun: error: n2: task"
 CRASHES = logs(
@@ -205,6 +206,100 @@ MORE = {
         ("", 0, "Connection reset"), ("", 4, "got 0 bytes"), ("", "x", "wait timeout"), ("[W a.cpp:7] ", 0,
               "Connection was lost"))},
 }  # fmt: skip
+ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
+TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{ABORT}"
+BEGINS = "n1:{0}:7 [{0}] NCCL INFO comm 0x1 rank {0} nranks {1} busId {0} commId {1} - Init "
+ENDS = (
+    "abort done done",
+    "done done done",
+    "abort done",
+    "told done done",
+    "done done late",
+    "abort done loss",
+    "done abort abort",
+    "done done abort",
+    "abort abort done",
+    "told told done",
+    "done told done",
+    "done abort done",
+    "abort done done done",
+)
+SAYS = {"abort": ABORT, "told": TOLD, "late": f"done\n{TOLD}\ndone"}
+BY_PEER = "RuntimeError: Connection closed by peer"
+LOST = "n{}:7:9 [0] x.cc:1 NCCL WARN socketProgress: Connection closed by remote peer {}<40211>"
+
+OF_ENDS = (
+    "training done",
+    "the table of slot 3 is torn: failed",
+    "Failed to open x\niteration 8/ 9 | loss 2\niteration 9/ 9 | loss 2",
+    "Sending process 7 closing signal",
+    "fatal: not a git repository",
+    "x is deprecated, failed",
+)
+
+
+def _silent(silent: str, count: int, said: str) -> str:
+    return ranks({rank: "" if rank in map(int, silent.split()) else said for rank in range(count)})
+
+
+SILENT = {
+    **{f"ends {words}": "\n".join(f"%- rank{n}\n{BEGINS.format(n, 3)}START\n{SAYS.get(word, word)}"
+                                  for n, word in enumerate(words.split())) for words in ENDS},
+    **{f"begun by {some}, again of {size}": "\n".join(
+        f"%- rank{n}\n{BEGINS.format(n, 4)}START\n"
+        + f"{BEGINS.format(n, 4)}COMPLETE\n{BEGINS.format(n, size)}START\n" * (size > 1)
+        for n in map(int, some.split()))
+       for some in ("0 1 2", "1 2 3", "0 1", "0", "0 1 2 3", "2 0") for size in (1, 3, 4)},
+    "begun again by three": "\n".join(f"%- rank{n}\n{BEGINS.format(n, 4)}START\n{BEGINS.format(n, 4)}COMPLETE\n"
+                                      + f"{BEGINS.format(n, 4)}START\n" * (n != 1) for n in range(4)),
+    **{f"{silent} of {count} say nothing, {name}": _silent(silent, count, said)
+       for name, said in (("closed", CLOSED), ("waited", WAITED), ("no address", f"{BY_PEER} n7"),
+                          ("peers", f"{BY_PEER} [10.0.0.7]:5"))
+       for silent, count in (("3", 4), ("0 1", 8), ("1 2", 8), ("2 3", 8), ("1 2", 6), ("0 1 2 3", 8), ("0 2", 4),
+                             ("0 1 2 3 4 5 6 7 8 9", 20))},
+    **{f"others {one[-20:]} and {other[-20:]}": ranks({0: one, 1: other, 2: ""})
+       for one, other in ((WAITED, CLOSED), (CLOSED, WAITED), (CLOSED, "ValueError: x"), ("ValueError: x", WAITED))},
+    "two peers": ranks({0: f"{BY_PEER} [10.0.0.2]:5", 1: f"{BY_PEER} [10.0.0.3]:5", 2: "", 3: ""}),
+    **{f"one fails by itself, {place}": ranks({**dict.fromkeys(range(3), CLOSED), place: "zeta.Gone: slot 7"})
+       for place in (0, 2)},
+    **{f"the last line is {last[:9]}, {count}, {how}":
+          f"{ranks({**dict.fromkeys(range(count), said), count: ''})}\n{last}"
+       for last in OF_ENDS for count in (1, 3) for how, said in (("closed", CLOSED), ("waited", WAITED))},
+    **{f"the launcher saw {code}":
+       f"{_silent('3', 4, CLOSED)}\n%- launcher.log\n" + ENDED_ITSELF.replace(": 3 (pid", f": {code} (pid")
+       for code in (-9, -15, 1)},
+    "the launcher saw one of two": f"{_silent('2 3', 4, CLOSED)}\n%- "
+                                   f"launcher.log\n{ENDED_ITSELF.replace(': 3 (pid', ': -9 (pid')}",
+    "one is alive": f"{_silent('3', 4, WAITED)}\n[rank3]: Received a dump signal due to a collective timeout from  "
+                    f"rank 0",
+    **{f"{one} lost {peer}, {two} lost {other}": f"{LOST.format(one, peer)}\n%- b.log\n{LOST.format(two, other)}"
+       for one, peer, two, other in ((1, "n9", 2, "n9"), (1, "n9", 2, "n8"), (1, "n9", 1, "n9"), (1, "n2", 2, "n2"), (
+             "1.a.b", "n9", "2.a",
+                                     "n9"), (1, "127.0.0.1", 2, "127.0.0.1"), (1, "localhost", 2, "n9"), (1, "n2.x",
+                                           "2.y", "n2.x"))},
+    "three lost one": "\n".join(LOST.format(n, "n9") for n in (1, 2, 3)) +
+          "\nn4:7:7 [0] NCCL INFO Connection closed by remote peer n8<7>",
+}  # fmt: skip
+KNOWN = logs(
+    around("W:", "group_desc must not be None, Something new went wrong, NCCL_WORK_FIFO_BYTES=3 is being ignored "
+                 "because it is not a power of 2., NET/OFI Unable to register memory (type = 2) for device 0. RC: "
+                 "-12\\, Error: Cannot allocate memory, NET/OFI Couldn't create domain. RC: -12\\, ERROR: Cannot "
+                 "allocate memory, NET/OFI Couldn't open CQ. RC: -12\\, ERROR: Cannot allocate memory, NET/OFI "
+                 "Couldn't allocate endpoint. RC: -12\\, ERROR: Cannot allocate memory", "↵NCCL failure"),
+    around("[rank3]: ERROR ", "Corrected error received x failed, Corrected error message received x failed, failed to "
+                              "listen on any local network address. Continuing, process group has NOT been destroyed "
+                              "before we destruct: failed, Unable to register cuDNN factory, Unable to register cuFFT "
+                              "factory, Unable to register cuBLAS factory, computation placer already registered, "
+                              "Guessing device ID based on global rank, OMP_NUM_THREADS environment variable failed, "
+                              "couldn't load driver, ignore_errors failed, pip's dependency resolver failed, failed: "
+                              "errors 0, error_file failed, NET/Plugin: Could not find x, libibverbs: Warning: x "
+                              "failed, FutureWarning: failed, UserWarning: failed, DeprecationWarning: failed, Call to "
+                              "bind failed, client reregistration failed, recvVector failed on x, recvValue failed on "
+                              "x, sendBytes failed on x, slot 3 failed",
+          "↵NCCL failure"),
+    around("n1:7:7 [0] NCCL TRACE ", "ms for recv operation to complete, Heartbeat monitor timed out, GPU is lost, "
+                                     "unhandled system error"),
+)  # fmt: skip
 EACH = logs("""\
 33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady↵[rank1]: RuntimeError: x
 33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady↵[rank1]: step 7 loss 2
@@ -277,4 +372,4 @@ to (10.0.0.1, 29500).
 I:NCCL version 2.24.3+cuda12.6↵n1:7:7 [0] include/alloc.h:140 NCCL WARN Cuda failure 304 'operation not permitted'
 I:NCCL version 2.27.3+cuda12.8↵W:Cuda failure 'OS call failed or operation not supported on this OS'
 """)
-TEXTS = tuple(map(of, (CRASHES, EXITS, EXCEPTIONS, CALLS, COLLECTIVES, MORE, EACH)))
+TEXTS = tuple(map(of, (CRASHES, EXITS, EXCEPTIONS, CALLS, COLLECTIVES, MORE, SILENT, KNOWN, EACH)))

@@ -198,18 +198,15 @@ def _a_hosts_share(ends: Ends) -> bool:
 
 
 def _peer(text: str) -> str:
-    """Return the peer that a line reports as lost: its name, or its address; empty: it names none."""
-    return address_of(between(text, "peer ", " ")) if "<" in text or "[" in text else ""
+    """Return the peer that a line reports as lost: its name, or its address; empty: it names none on another host."""
+    peer = address_of(between(text, "peer ", " ")) if "<" in text or "[" in text else ""
+    return "" if peer.startswith(("127.", "::1", "localhost")) else peer
 
 
 def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
     """Return that a process ended if several lost their connections, all to it, and it logs nothing itself."""
     lost = [(e, _peer(e.text)) for e in log.having("losed by remote peer", "losed by peer") if e.level != "INFO"]
-    lost = [
-        (e, peer)
-        for e, peer in lost
-        if peer and not peer.startswith(("127.", "::1", "localhost")) and (e.stream, e.line) in explained.failing
-    ]
+    lost = [(e, peer) for e, peer in lost if peer and (e.stream, e.line) in explained.failing]
     writers = {(e.rank, e.host) for e, _ in lost}
     spoke = {e.host.partition(".")[0] for e, _ in lost}
     if len({peer for _, peer in lost}) != 1 or len(writers) < 2 or lost[0][1].partition(".")[0] in spoke:
@@ -516,6 +513,8 @@ def _outliers(ras: RasStatus) -> Iterator[tuple[RasAnswer, dict[int, RasStatemen
 
 def _rank_of(answer: RasAnswer, process: RasProcess) -> RasProcess:
     """Return `process` with its rank, if another line of the answer has it; 2.24 lists only missing ranks."""
+    if process.rank is not None:
+        return process
     ranked = [each for statement in answer.statements for each in statement.processes if each.rank is not None]
     for each in ranked:
         if (each.host, each.pid) == (process.host, process.pid):
