@@ -148,7 +148,7 @@ def _fleets_inputs() -> Iterator[tuple[str, object]]:
     plants += [with_setting("NCCL_IB_HCA", "=mlx5_0,mlx5_3"), with_setting("NCCL_ALGO", "ring", "/etc/nccl.conf:1")]
     plants += [test_sync.devices(lambda each: replace(each, firmware=f"9.{each.name[-1]}"))]
     plants += [test_sync.ports("mlx5_1", rate=Rate(200, 4, "HDR"))]
-    kinds = sorted({need.fact for rule in OURS.values() for need in rule.needs if need.of == "nodes"}, key=str)
+    kinds = sorted({fact for name in test_sync.PLANTS for fact in test_sync.needed(name)}, key=str)
     for seed in range(240):
         draw = random.Random(f"fleet {seed}")
         machine, size = draw.choice(("hgx-h100", "hgx-h100", "dgx-a100", "gb200-tray", "aws-p4d")), draw.randint(2, 7)
