@@ -56,7 +56,15 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import CopyRow, NicBytes, OperationTraffic
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
-from tests import test_api, test_compare, test_diagnose, test_expected, test_files_of_commands
+from tests import (
+    test_api,
+    test_catalogue,
+    test_compare,
+    test_diagnose,
+    test_expected,
+    test_files_of_commands,
+    test_topo,
+)
 
 Rows = Iterator[tuple[str, object]]
 
@@ -402,12 +410,24 @@ def _causes_inputs() -> Rows:
         yield f"{id} {nodes} {node} {finding.__name__}", (beside, others)
 
 
-def _printed(line: str, folder: str = ".", columns: str = "80") -> object:
+def _printed(line: str, folder: str = ".", columns: str = "80", **variables: str) -> object:
     """Return the exit code of a command, and the words of each line that it prints."""
     out = io.StringIO()
-    with mock.patch.dict(os.environ, {"COLUMNS": columns}), redirect_stdout(out), redirect_stderr(out):
+    clean = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    clean |= {"HOME": "/home/u", "COLUMNS": columns, **variables}
+    with mock.patch.dict(os.environ, clean, clear=True), redirect_stdout(out), redirect_stderr(out):
         code = main(shlex.split(line))
     return code, [each.split() for each in out.getvalue().replace(f"{folder}/", "").splitlines()]
+
+
+def _topo_inputs() -> Rows:
+    """What `ncclprobe topo` prints of a text, with all words, at several widths of a terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (text, option) in test_topo.TEXTS.items():
+            Path(folder, "topo.txt").write_text(text, encoding="latin-1")
+            wide = option.startswith("COLUMNS=")
+            words = "" if wide else option
+            yield name, _printed(f"topo {folder}/topo.txt {words}", folder, option[8:] if wide else "80")
 
 
 def _written(folder: str, files: Mapping[str, Report | str]) -> str:
@@ -441,6 +461,21 @@ def _expected_inputs() -> Rows:
     for line in test_expected.LINES:
         name = line.replace(f"{test_expected.CAPTURES}/", "")
         yield name, _printed(f"expect {line}", str(test_expected.CAPTURES))
+    for name in (
+        "NCCL_ALGO=Ring", "NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_NET_GDR_LEVEL=LOC", "NCCL_IB_HCA=mlx5_0",
+        "NCCL_IB_HCA=mlx5", "NCCL_NET_GDR_LEVEL=PIX", "NCCL_NET_GDR_LEVEL=",
+    ):  # fmt: skip
+        variable, _, value = name.partition("=")
+        yield f"under {name}", _printed("expect --machine dgx-h100 --nodes 2 -b 8G -e 8G", **{variable: value})
+
+
+def _pages_inputs() -> Rows:
+    """What is explained of checks, causes and variables, and which checks are listed, at two widths."""
+    for name in test_catalogue.PAGES:
+        yield name, _printed(f"explain {name}")
+    for line in ("checks ib gpu.*", "checks host.shm", "checks host.limits --json -", "checks nvl sync"):
+        for width in ("60", "200") if "--json" not in line else ("80",):
+            yield f"{line}, {width}", _printed(line, columns=width)
 
 
 def _site_inputs() -> Rows:
@@ -476,6 +511,8 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "causes-of-a-run": _causes_inputs,
     "compared": _compared_inputs,
     "site-files": _site_inputs,
+    "topo-texts": _topo_inputs,
+    "entries": _pages_inputs,
     "expected-lines": _expected_inputs,
     "wrong-asks": _wrong_inputs,
 }

@@ -1,7 +1,6 @@
 """One way from facts to a report: which checks a question asks, what a run was to measure and did not, what counts."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -11,11 +10,9 @@ import msgspec
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import collect
 from ncclprobe.engine.diagnose import HISTORY, LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
-from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import (
     counted,
     expecting,
@@ -34,11 +31,11 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail
 from ncclprobe.model.measurement import Expectation, SkippedRow
 from ncclprobe.model.pair_results import PairRow
-from ncclprobe.model.registry import Check, Collector, Source, applies, check, discover, source_of
+from ncclprobe.model.registry import Collector, Source, discover, source_of
 from ncclprobe.model.report import Report, placed
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import replace
 from ncclprobe.report import text
 from tests.each_row import each_row
 
@@ -113,15 +110,6 @@ def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
     assert {c.id.partition(".")[0] for c in all_of_them if c.of_run} == {"run"}
 
 
-def test_checks_of_a_run_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["checks"]) == 0
-    listed = capsys.readouterr().out
-    for each in RUN_CHECKS:
-        assert each.id in listed
-        assert main(["explain", each.id]) == 0
-        assert each.title in " ".join(capsys.readouterr().out.split())
-
-
 def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None:
     with pytest.raises(UsageError, match=r"--ignore: 'run\.data' is not a known check"):
         ask(parse(["--ignore", "run.data"]).judging, (), Job(), MACHINE)
@@ -131,54 +119,6 @@ def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None
 
 
 # what was asked for and did not come
-
-
-class Told(Struct, frozen=True):
-    """A fact of this test: one that no run has."""
-
-
-def lacking(name: str, **details: Any) -> Check:
-    def run_lacks(asked: RunRequest, who: Participants) -> Iterator[Finding]:
-        """Something is wrong.
-
-        Right: Nothing is wrong.
-        Why: reasons.
-        Fix: none.
-        """
-        if asked.groups:
-            yield fail("x", "y", evidence="z")
-
-    return replace(check(bad=[], good=[], **details)(run_lacks), id=name)
-
-
-def test_a_fact_that_a_run_lacks_is_unknown_and_required_though_the_check_is_advisory() -> None:
-    gone = {RunRequest: ONE_SIZE, Participants: Absent("not captured", "NotCaptured")}
-    for nodes, run, why in (
-        ((machine(),), {RunRequest: ONE_SIZE}, None),
-        ((machine(), machine()), gone, "not captured"),
-    ):
-        (seen,) = judge(nodes, [lacking("a.b")], Job(), run)
-        assert (seen.status, seen.required, seen.node) == (Status.UNKNOWN, True, None)
-        assert why in (None, seen.why)
-    run = {RunRequest: replace(ONE_SIZE, groups=True), Participants: WHO}  # it is judged once, and of no node
-    (seen,) = judge((machine(), replace(machine(), node="other")), [lacking("a.b")], Job(), run)
-    assert (seen.status, seen.node) == (Status.FAIL, None)
-
-
-def test_what_nobody_asked_for_is_skipped_and_a_condition_is_asked_with_an_absent_fact() -> None:
-    @applies
-    def groups(asked: RunRequest) -> bool:
-        """if groups were to be measured."""
-        return asked.groups
-
-    @applies
-    def where_known(asked: RunRequest, who: Participants | Absent) -> bool:
-        """if it is known who measured."""
-        return not isinstance(who, Absent)
-
-    for condition, why in ((groups, "groups were to be measured"), (where_known, "it is known who measured")):
-        (seen,) = judge((), [lacking("a.b", applies=condition)], Job(), {RunRequest: ONE_SIZE})
-        assert (seen.status, seen.why) == (Status.SKIP, f"applies only if {why}")
 
 
 @each_row("what", ["collectives", "pairs", "copies", "training"])

@@ -33,24 +33,6 @@ def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: 
     assert not judges or found >= JUDGING | RENDERING, (JUDGING | RENDERING) - found
 
 
-GATE, NO_GATE = JUDGING, {"--select", "--ignore", "--config", "--no-config", "--exit-code"}
-
-
-@each_row(
-    ("command", "has", "lacks"),
-    [
-        ("explain", RENDERING | NO_GATE, {"--keep", "--fail-on", "--timeout"}),
-        ("attach", RENDERING | (GATE - {"--fail-on"}) | {"--exit-code", "--keep"}, set[str]()),
-        ("report", RENDERING, GATE),
-    ],
-)
-def test_what_is_no_gate_has_all_options_but_those_of_a_gate(
-    command: str, has: set[str], lacks: set[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = options(command, capsys)
-    assert (has - found, found & lacks) == (set(), set())
-
-
 def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
     launchers = ("NCCL", "SLURM", "OMPI", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}

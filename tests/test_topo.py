@@ -14,6 +14,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.topo_matrix import Matrix
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.from_matrix import facts_of
 from ncclprobe.nccl.paths import machine_topology
 
@@ -49,6 +50,49 @@ def matrix(links: Links, gpus: int) -> Matrix:
 
 def row_of(one: int, count: int, word: str) -> Change:
     return {(one, other): word for other in range(count) if other != one}
+
+
+EIGHT, WEAK = server(), row_of(3, 8, "NV16")
+P2P = "$ nvidia-smi topo -p2p {}\n \tGPU0\tGPU1\t\n GPU0\tX\t{}\t\n GPU1\t{}\tX\t\n"
+MACHINE = Printed(
+    2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-7", "0"), ("8-15", "1"))
+)
+THREE_GPUS = replace(
+    MACHINE, gpus=3, nics=0, tails=(("0-7", "0"),) * 3,
+    links=(("X", "NV16", "NV16"), ("NV16", "X", "NV18"), ("NV16", "NV18", "X")),
+)  # fmt: skip
+FAR = changed(server(3, "NODE"), {**row_of(5, 6, "SYS"), (0, 4): "NODE", (1, 3): "NODE", (0, 3): "PIX", (1, 4): "PIX"})
+FAR_NIC = Printed(3, 3, tuple(map(tuple, FAR)), (("0-7", "0"),) * 3)
+
+
+def text(links: Links, gpus: int) -> str:
+    """What is printed of a machine whose CPUs are not shown."""
+    return Printed(gpus, len(links) - gpus, tuple(map(tuple, links)), ((),) * gpus).text()
+
+
+BRIDGED, LONE = text((("X", "NV4"), ("NV4", "X")), 2), text((("X", "SYS"), ("SYS", "X")), 2)
+TEXTS: dict[str, tuple[str, str]] = {
+    "with CPUs": (MACHINE.text(), ""), "with CPUs, JSON": (MACHINE.text(), "--json -"),
+    "three GPUs": (THREE_GPUS.text(), ""), "three GPUs, JSON": (THREE_GPUS.text(), "--json -"),
+    # A warning is 4 only if that is asked for.
+    "a far NIC": (FAR_NIC.text(), ""), "a far NIC, gate": (FAR_NIC.text(), "--fail-on warn"),
+    "a row less": ("\n".join(MACHINE.text().splitlines()[:2]) + "\n", ""), "nothing": ("", ""),
+    "a failure": ("Failed to run topology matrix\n", ""), "no text": ("\0\xff", ""),
+    "two machines": (text(EIGHT, 8) + text(changed(EIGHT, WEAK), 8), ""),
+    "two machines, JSON": (text(EIGHT, 8) + text(changed(EIGHT, WEAK), 8), "--json -"),
+    "one whole, one cut": (MACHINE.text() + "\n".join(MACHINE.text().splitlines()[:2]) + "\n", ""),
+    "one cut, one whole": ("\n".join(MACHINE.text().splitlines()[:2]) + "\n" + MACHINE.text(), ""),
+    "a pair that cannot": (f"{BRIDGED}\n{P2P.format('r', 'CNS', 'CNS')}", ""),
+    "a pair that cannot, JSON": (f"{BRIDGED}\n{P2P.format('r', 'CNS', 'CNS')}", "--json -"),
+    "a pair that can": (f"{BRIDGED}\n{P2P.format('r', 'OK', 'OK')}", ""),
+    **{f"another capability, {letter}": (P2P.format(letter, "NS", "NS"), "") for letter in "nap"},
+    "a table of other GPUs": (f"{text(EIGHT, 8)}\n{P2P.format('r', 'CNS', 'CNS')}", ""),
+    "two tables of a pair": (f"{BRIDGED}\n{P2P.format('r', 'OK', 'OK')}\n{P2P.format('r', 'CNS', 'CNS')}", ""),
+    "a table, then its machine": (f"{P2P.format('r', 'CNS', 'CNS')}\n{BRIDGED}", ""), "no NIC": (LONE, ""),
+    "larger than it may be": ("#" * ((16 << 20) + 1), ""), "as large as it may be": ("#" * (16 << 20), ""),
+    **{f"{width} columns": (text(EIGHT, 8), f"COLUMNS={width}") for width in (40, 41, 45, 46, 53, 60, 200)},
+}  # fmt: skip
+"""What is printed of each, with which options, is in tests/data/command_values/topo-texts.txt."""
 
 
 @st.composite

@@ -30,6 +30,7 @@ KILLED = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 10:22 DUE TO TIME L
 H200, L40S, GB300, A100 = "NVIDIA H200", "NVIDIA L40S", "NVIDIA GB300", "NVIDIA A100-SXM4-80GB"
 H100, H100_PCIE, RTX5090 = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA GeForce RTX 5090"
 GIB = 1 << 30
+CAPTURES = Path(__file__).parents[1] / "captures"
 SIZES = tuple(1 << power for power in range(28, 33))
 
 
@@ -325,7 +326,58 @@ MADE = [
         )
     ),
 ]  # fmt: skip
-LOGS = PLAIN | {f"{number} {options}".strip(): (log, options) for number, (log, options) in enumerate(MADE)}
+OF_A3, TOO_FAST, OF_A100 = (213, 264, 298, 318, 331), (942, 943, 943, 943, 943), (90, 100, 106, 110, 113)
+OF_TRAY = (560, 640, 700, 740, 760)
+MORE: dict[str, tuple[str, str]] = {
+    # Logs that differ in one thing: GPUs, nodes, settings, domains, ends.
+    "a file of another release": (one(NVLS), f"{CAPTURES}/hgx-h100.jsonl --nccl 2.19.3"),
+    "three in the text, of four ranks": (text(FAST, 4, above="my 3x H200 box", listed=()), ""),
+    "two in the text, of six ranks": (text(FAST, 6, above="my 2x H200 box", listed=()), ""),
+    "the text is too long": ("#" * (1 << 18) + "\n" + text(FAST, 4, above="my 4x H200 box", listed=()), ""),
+    "TCP without a machine": (text((3, 3, 3, 3, 3), 16, above="export NCCL_IB_DISABLE=1"), ""),
+    "TCP, GPUs not named": (lines("export NCCL_IB_DISABLE=1", BARE), ""),
+    "TCP of a machine with sockets": (
+        card("export NCCL_IB_DISABLE=1"), "--machine '1 x L40S, 1 NIC x 100 Gb/s sockets'"
+    ),
+    "TCP of a machine with Omni-Path": (card("export NCCL_IB_DISABLE=1"), "--machine '1 x L40S, 1 NIC x 100 Gb/s opa'"),
+    "TCP and another setting": (card("NCCL_ALGO=Ring NCCL_IB_DISABLE=1 ./all_reduce_perf"), ONE_L40S),
+    "another setting": (card("NCCL_ALGO=Ring NCCL_PROTO=Simple ./all_reduce_perf"), ONE_L40S),
+    "no multicast, GPUs not named": (lines(NO_MULTICAST, BARE), ""),
+    "no multicast and a setting": (one(RING, above=f"{NO_MULTICAST}\nNCCL_ALGO=Ring ./all_reduce_perf"), DGX),
+    "too fast between nodes": (
+        text((142, 143, 143.5, 143.8, 143.9), 16, RTX5090), "--machine '8 x RTX 5090' --nodes 2"
+    ),
+    "too fast for any box": (text(TOO_FAST, 8, RTX5090), "--machine '8 x RTX 5090, P2P'"),
+    "too fast for two sockets": (text((42, 43, 43, 43, 43), 8, RTX5090), "--machine '8 x RTX 5090, 2 sockets, no P2P'"),
+    "too fast for a named type": (text(TOO_FAST, 8, H100), DGX),
+    "too fast, not named": (text(TOO_FAST, 8, RTX5090), ""),
+    "a cut list, nodes given": (text(OF_A100, 32, A100, listed=range(5)), "--nodes 4"),
+    "a list of two nodes": (text(OF_A100, 16, A100, listed=(0, 1, 2, 3, 4, 8, 9, 10)), ""),
+    "seventeen in a node": (text(FAST, 17, each=17), ""), "sixteen in a node": (text(FAST, 16, each=16), ""),
+    "nine in a cut node": (text(FAST, 9, each=9, listed=range(5)), ""),
+    "uneven nodes of a list": (text(FAST, 12, each=8), ""), "uneven by option": (text(FAST, 16), "--nodes 3"),
+    "wrong rows and a wrong sum": (text(FAST, 16, wrong=2).replace("values : 0 OK", "values : 9 FAILED"), ""),
+    "only a wrong sum": (WHOLE.replace("values : 0 OK", "values : 9 FAILED"), ""),
+    "NICs not given": (text(FAST, 16), "--machine '8 x H200'"),
+    "NICs not given, nodes by option": (BARE, "--machine '8 x H200' --nodes 2"),
+    "NICs not given, TCP": (lines("n0:1:1 [0] NCCL INFO Using network Socket", BARE), "--machine '8 x H200' --nodes 2"),
+    "fewer GPUs than the machine of the text": (text(OF_A3, 4, H100, above="an a3-megagpu-8g", each=4), ""),
+    "more GPUs than the machine of the text": (text(OF_A3, 16, H100, above="an a3-megagpu-8g", each=16), ""),
+    "other GPUs than the machine of the text": (text(OF_A3, 8, H200, above="an a3-megagpu-8g"), ""),
+    "domains of one node": (RACKS, "--domains 1"), "as many domains as may be": (RACKS, "--domains 4096 --nodes 4096"),
+    "too many": (RACKS, "--domains 4097 --nodes 4097"), "a rack on one node": (text(OF_TRAY, 4, GB300, each=4), ""),
+    "a named rack on one node": (text(OF_TRAY, 4, GB300, each=4), "--machine 'GB300 NVL72' --nodes 1"),
+    "a named rack, apart": (RACKS, "--machine 'GB300 NVL72'"),
+    "a named rack, by domains": (RACKS, "--machine 'GB300 NVL72' --domains 4"),
+    "slow only below 1 GiB": (text((100, 110, 438, 450, 455), 16), ""),
+    "slow below 1 GiB only": (lines(*WHOLE.splitlines()[:18], HEADER, rows((20, 22), 16)), ""),
+    "a dip that no NIC explains": (text((300, 400, 60, 450, 455), 16), ""),
+    "two devices in a node": (text(FAST, 16).replace("NVIDIA H200", "NVIDIA H100 NVL", 8), ""),
+    "a GPU with x in its name": (text(FAST, 8, "NVIDIA A x B"), ""),
+    "operation given": (lines(rows((250,) * 3, 16)), f"{HGX} --op all_gather"),
+    "ranks given": (lines(OF_960), "--ranks 480"), "both given": (lines(OF_960), "--ranks 480 --op reduce_scatter"),
+}  # fmt: skip
+LOGS = PLAIN | {f"{number} {options}".strip(): (log, options) for number, (log, options) in enumerate(MADE)} | MORE
 """What is said of each is in tests/data/command_values/logs.txt."""
 
 

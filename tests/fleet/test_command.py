@@ -113,20 +113,6 @@ def test_a_report_that_cannot_count_is_refused_in_one_line_and_keeps_no_other_fr
     assert len(fleet.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("argv", "why"),
-    [
-        (["ad"], "'ad' is not a known word after `ncclprobe fleet`; did you mean add?"),
-        (["add", "r.json", "--exit-code"], "--exit-code"),
-        ([], "`ncclprobe fleet add REPORT` creates one"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_in_one_line(fleet: Fleet, argv: Sequence[str], why: str) -> None:
-    assert fleet(*argv, code=2) == []
-    assert why in fleet.err
-    assert len(fleet.err.splitlines()) == 1
-
-
 def test_a_node_that_is_accepted_begins_anew_and_who_did_so_is_kept(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
