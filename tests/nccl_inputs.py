@@ -32,7 +32,7 @@ from ncclprobe.nccl.nic_traffic import operation_traffic
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from ncclprobe.nccl.selection import rail_ports
 from tests import test_topo
-from tests.nccl import test_connections, test_gpudirect, test_hcas, test_interfaces, test_log
+from tests.nccl import drawn, test_connections, test_gpudirect, test_hcas, test_interfaces, test_log
 
 Rows = Iterator[tuple[str, object]]
 MINORS = (3, 4, 11, 12, 13, 17, 18, 19, 20, 21, 22, 23, 25, 26, 27, 28, 29, 30)
@@ -42,7 +42,7 @@ UNREAD = Absent("not read")
 
 def brief(*values: object, why: str = "") -> str:
     """Values as one word, with the first words of a reason: which rule decided."""
-    return "/".join([*map(str, values), "_".join(why.split()[:4])])
+    return "/".join([*map(str, values), "_".join(why.split()[:14])])
 
 
 def runs(told: Iterable[str]) -> list[str]:
@@ -152,7 +152,10 @@ def _port_inputs() -> Rows:
     for text, release in product(("", "mlx5_1", "=mlx5_1", "^mlx5_1", "a:1,d:2", "n0", "^=n00,n01"), RELEASES):
         picked = [select(each, text, release) for each in every]
         parts = [(e.taken, e.down, e.unknown, e.closed, e.beyond) for e in picked]
-        yield f"ports {text}, {release}", [brief(*map(len, each)) for each in parts]
+        yield (
+            f"ports {text}, {release}",
+            [[brief(len(own), *(p.name for p in own[:3])) for own in part] for part in parts],
+        )
         selector = parse_selector(text, 32)
         if selector.entries:
             yield f"caught by {text}, {release}", caught_besides(selector.entries[0], test_hcas.ELEVEN, selector)
@@ -195,7 +198,8 @@ def _list_inputs() -> Rows:
         taken = [f"{name}:{port}" for name, port in product(names, (-1, 1, 2)) if selector.takes(name, port)]
         yield f"list {text}", (selector, taken)
     pins = ("", "ring", "tree", "nvls", "^ring", "pat", "rng,tree", "allreduce:tree", "allreduce:pat", "allgather:nvls",
-            "allreduce:nvls,ring", "ring;allreduce:tree", "broadcast:ring;;allreduce:^ring", "^", ":ring")  # fmt: skip
+            "allreduce:nvls,ring", "ring;allreduce:tree", "broadcast:ring;;allreduce:^ring", "^", ":ring", "Ring,,TREE",
+            "ring;tree", "allreduc:ring", "ring, tree", ";ring", "::", "allreduce:ring;tree", "tree")  # fmt: skip
     protocols = ("", "LL", "LL128", "^LL", "LL256", "^LL,LL128,Simple", "allgather:LL", "allreduce:Simple")
     for text, release in product(pins, ((2, 23, 4), (2, 24, 3), (2, 30, 7))):
         pin = parse_pin(text, ALGORITHMS, release)
@@ -247,5 +251,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "interfaces": _interface_inputs,
     "lists": _list_inputs,
     "matrices": _matrix_inputs,
+    **drawn.FUNCTIONS,
 }
 """The functions of each file with their input."""

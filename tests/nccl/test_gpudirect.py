@@ -18,7 +18,6 @@ from ncclprobe.nccl.gpudirect import (
     Level,
     decide,
     gdr_level,
-    kernel_support,
     maker,
     p2p_level,
     supported,
@@ -47,24 +46,6 @@ def modules(*paths: str, driver: Flavour = "proprietary", kernel: tuple[int, int
 
 
 OPEN = modules(driver="open")
-
-
-def test_the_kernel_has_a_way_by_a_module_or_by_dma_buf() -> None:
-    blind = replace(modules(), peer_memory=Absent("no /sys"))
-    rows = (
-        (modules(NV_MEM_NC), (2, 22, 3), True, "a peer-memory module is loaded"),
-        (modules(NV_MEM_NC), OLD, False, f"NCCL 2.21.5 does not look at {NV_MEM_NC}"),
-        (OPEN, (2, 13, 4), True, "DMA-BUF"),
-        (OPEN, (2, 12, 12), False, "not known to NCCL 2.12.12"),
-        (modules(driver="open", kernel=(5, 4)), None, None, "old kernel"),
-        (replace(OPEN, kernel=Absent("no uname")), None, None, "no uname"),
-        (blind, None, None, "no /sys"),
-    )
-    for direct, version, works, word in rows:
-        found = kernel_support(direct, NONE, version, (11, 7))
-        assert (found.works, word in found.why) == (works, True), found.why
-    assert "this one is for 11.6" in kernel_support(OPEN, NONE, None, (11, 6)).why
-    assert "NCCL_DMABUF_ENABLE=0" in kernel_support(OPEN, having(DMABUF_ENABLE="0"), None, CUDA).why
 
 
 def test_products_and_processors_are_known_by_their_names() -> None:

@@ -10,7 +10,6 @@ from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import MAX_HCAS, MAX_INTERFACES, Entry, parse_selector, select
-from tests.each_row import each_row
 
 LIBC = ctypes.CDLL(None)
 LIBC.atoi.argtypes = (ctypes.c_char_p,)
@@ -57,27 +56,6 @@ def fabric(*ports: Port) -> Fabric:
 ELEVEN = fabric(*(port(f"mlx5_{n}") for n in range(12)))
 MIXED = fabric(port("a"), port("b", "DOWN"), port("c", layer="Unspecified"), port("d", layer="Ethernet"),
                port("e", "INIT"), port("f", Absent("permission denied", "Denied")))  # fmt: skip
-
-
-@each_row(
-    ("text", "names"),
-    [
-        ("mlx5_1", ["mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]),
-        ("=mlx5_1, mlx5_2", ["mlx5_1:1"]),
-        ("^mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7,mlx5_8", ["mlx5_0:1", "mlx5_9:1"]),
-    ],
-)
-def test_the_list_selects_ports_as_in_nccl(text: str, names: list[str]) -> None:
-    assert [p.name for p in select(ELEVEN, text).taken] == names
-
-
-def test_active_ports_of_a_known_layer_are_taken_and_of_devices_that_open() -> None:
-    picked = select(MIXED)
-    parts = (picked.taken, picked.down, picked.unknown, picked.closed)
-    assert [[p.name for p in part] for part in parts] == [["a:1", "d:1"], ["b:1", "e:1"], ["f:1"], []]
-    shut = select(Fabric((replace(MIXED.devices[0], opens=False),)))
-    assert (shut.taken, [p.name for p in shut.closed]) == ((), ["a:1"])
-    assert [entry.prefix for entry in select(ELEVEN, "mlx5_3,mlx4_0,mlx5_4:7").unmatched] == ["mlx4_0", "mlx5_4"]
 
 
 def test_newer_versions_sort_by_pci_address() -> None:

@@ -5,42 +5,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run.rows import ROW
 from ncclprobe.facts.traffic import Count
-from ncclprobe.model.measurement import Transport
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
-from ncclprobe.nccl.log import Choice, Device, Hop
-from ncclprobe.nccl.nic_traffic import Carried, operation_traffic, transport
+from ncclprobe.nccl.nic_traffic import Carried
 
 HEAD = "gpu1:101:101 [0] NCCL INFO "
 
 
 def said(*lines: str) -> log.Log:
     return log.read("".join(f"{HEAD}{line}\n" for line in lines))
-
-
-OVER_IB = said(
-    "NCCL version 2.29.7+cuda12.9",
-    "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB ib0:10.0.0.1<0>",
-    "Using network IB",
-    "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
-    "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1(2)/GDRDMA/Shared",
-    "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
-    "16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer",
-    "AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..15}",
-    "AllGather: 131072 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7}",
-)
-
-
-def test_a_log_over_infiniband_names_its_devices_and_gpudirect() -> None:
-    assert (OVER_IB.version, OVER_IB.network, OVER_IB.channels) == ("2.29.7", "IB", 16)
-    assert OVER_IB.hcas == (Device(0, "mlx5_0", 1, "IB"), Device(1, "mlx5_3", 1, "RoCE"))
-    assert OVER_IB.hops[1:] == (Hop("NET", "IB", 1, True), Hop("P2P", "CUMEM"))
-    assert (OVER_IB.devices(), OVER_IB.gdr) == (("mlx5_0", "mlx5_3"), True)
-    assert OVER_IB.chosen(1 << 20, "AllReduce") == Choice("AllReduce", 1 << 20, "RING", "LL128", 16)
-    assert OVER_IB.chosen(1 << 20, "Broadcast") is OVER_IB.chosen(1 << 19, "AllReduce") is None
 
 
 DEVICES = (
@@ -53,19 +27,6 @@ DEVICES = (
     (),
 )  # fmt: skip
 """What is read of each is in tests/data/command_values/matrices.txt."""
-
-
-def test_what_a_log_does_not_say_is_not_known_and_a_warning_says_nothing() -> None:
-    warned = HEAD.replace("INFO", "WARN") + "Using network IB\n"
-    for text in ("some other program\n", warned, "x" * 200_000 + HEAD + "Using network IB\n"):
-        nothing = log.read(text)
-        assert (nothing.network, nothing.version, nothing.channels, nothing.hops) == (None, None, None, ())
-    for head in ("[default3]:", "0: ", "\x1b[32m[1,0]<stdout>:\x1b[0m", "[2026-01-02 03:04:05] "):
-        assert log.read(f"{head}{HEAD}Using network IB\n").network == "IB", head
-    assert log.read("NCCL version 2.21.5+cuda12.4\nNCCL version 2.22.3+cuda12.4\n").version == "2.21.5"  # bare
-    old = said("1024 Bytes -> Algo 1 proto 0 time 12.300000")  # numbers of older versions have names
-    assert old.choices == (Choice("", 1024, "RING", "LL"),)
-    assert old.chosen(1024, "AllReduce") == old.choices[0]
 
 
 LINES = {
@@ -115,21 +76,6 @@ def test_no_text_breaks_the_reading(text: str) -> None:
     log.read(text)
 
 
-def test_a_row_has_the_transport_that_nccls_lines_tell() -> None:
-    over = "IB mlx5_0, mlx5_3"
-    assert transport(ROW, [OVER_IB]) == Transport(over, True, "RING", "LL128", 16)
-    assert transport(replace(ROW, op="all_gather"), [OVER_IB]) == Transport(over, True, "RING", "SIMPLE", 8)
-    assert transport(replace(ROW, op="sendrecv"), [OVER_IB]) == Transport(over, True)
-    other = said("Using network IB", "Channel 00/0 : 8[0] -> 0[0] [send] via NET/IB/0")
-    assert transport(ROW, [OVER_IB, other]).gdr is False
-    # A log cut before its channels, as of a run with --graph: NCCL names its network whether it needs it or not.
-    cut = said("Using network Socket")
-    assert [transport(replace(ROW, nodes=nodes), [cut]).network for nodes in (1, 2)] == [None, "Socket"]
-    inside = said("Using network IB", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00 : 1[1] -> 0[0] via SHM")
-    assert transport(ROW, [inside]) == Transport("P2P CUMEM, SHM")
-    assert transport(ROW, []) == Transport()
-
-
 MIB = 1 << 20
 IDLE, BUSY, UNREAD = Count(4000, 4000), Count(66 * MIB, 66 * MIB), Absent("its driver keeps no counters")
 BOND = {"bond0": ["eth0", "eth1"]}
@@ -145,12 +91,3 @@ def both(nbytes: int) -> Count:
 
 def nodes(expected: str | None = "eth0", below: Any = None, **counts: Count | Absent) -> list[Carried]:
     return [node(name, expected, below, **counts) for name in "ab"]
-
-
-def test_a_bond_has_the_shares_of_its_members_and_gaps_stay_gaps() -> None:
-    halves = {"eth0": both(33 * MIB), "eth1": both(33 * MIB)}
-    bond = operation_traffic("all_reduce", 64 * MIB, nodes("bond0", BOND, bond0=BUSY, **halves))
-    assert {nic.nic: nic.share for nic in bond.nics if nic.node == "a"} == {"bond0": None, "eth0": 0.5, "eth1": 0.5}
-    blind = operation_traffic("all_reduce", 64 * MIB, nodes(eth0=UNREAD, eth1=Count(20 * MIB, 0)))
-    assert [(nic.sent, nic.why) for nic in blind.nics if nic.nic == "eth0"] == [(None, UNREAD.why)] * 2
-    assert {nic.share for nic in blind.nics} == {None}

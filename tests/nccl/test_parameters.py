@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.facts.software import parse_version
-from ncclprobe.nccl.parameters import Parameter, distance, looks_like_ours, nearest, table
-from ncclprobe.nccl.values import read_level
+from ncclprobe.nccl.parameters import Parameter, distance, nearest, table
 from tests.each_row import each_row, some
 
 ROOT = Path(__file__).parents[2]
@@ -43,63 +42,6 @@ def test_every_row_makes_sense_and_its_default_is_in_its_range(row: Parameter) -
         bounds = (row.low, row.high, row.words, row.since, row.gone, row.is_read)
         assert bounds == (None, None, (), None, None, False)
         assert nearest(row.name) is None
-
-
-READ: dict[str, dict[str, object]] = {
-    "NCCL_IB_TC": {"low": -1, "high": 255},
-    "NCCL_IB_GID_INDEX": {"low": -1, "high": None},
-    "NCCL_IB_DISABLE": {"low": None, "high": None, "words": (), "any_case": False},
-    "MASTER_PORT": {"low": 1, "high": 65535},
-    "NCCL_SOCKET_FAMILY": {"words": ("AF_INET", "AF_INET6"), "any_case": False},
-    "NCCL_SET_THREAD_NAME": {"words": ("0", "1", "T", "F", "TRUE", "FALSE"), "any_case": True},
-    "NCCL_DEBUG": {"words": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"), "any_case": True},
-    "NCCL_IB_GDR_LEVEL": {"gone": (2, 4, 0), "instead": "NCCL_NET_GDR_LEVEL"},
-    "NCCL_MNNVL": {"gone": (2, 21, 0), "instead": "NCCL_MNNVL_ENABLE"},
-    "NCCL_ASYNC_ERROR_HANDLING": {"gone": None, "instead": "TORCH_NCCL_ASYNC_ERROR_HANDLING"},
-    "NCCL_MAX_NCHANNELS": {"gone": None, "instead": "NCCL_MAX_CTAS"},
-    "TORCH_NCCL_BLOCKING_WAIT": {"gone": None, "instead": ""},
-}
-
-
-@each_row(("name", "wanted"), READ.items())
-def test_ranges_words_and_successors_are_what_the_source_says(name: str, wanted: dict[str, object]) -> None:
-    assert {each: getattr(table()[name], each) for each in wanted} == wanted
-    for level in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
-        assert all(read_level(word) == word for word in table()[level].words)
-
-
-def test_a_name_of_ours_or_a_misspelt_one_is_recognised_and_one_of_somebody_else_is_not() -> None:
-    ours = (
-        *("NCCL_DEBUG", "NCCL_DEBUG ", "NCCL_NO_SUCH", "TORCH_NCCL_X", "GLOO_SOCKET_IFNAME", "UCX_TLS", "RANK"),
-        *("FI_PROVIDER", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_NOTHING", "MASTER_ADRR", "WORLD_SIZE"),
-        *("LOCAL_RANK", "MASTER_ADDR"),
-    )
-    others = ("PATH", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "MY_NCCL_DEBUG", "FIRST", "")
-    assert [name for name in (*ours, *others) if looks_like_ours(name)] == [*ours]
-
-
-NEAREST = {
-    "NCCL_DEBGU": "NCCL_DEBUG",
-    "NCCL_DEBUG ": "NCCL_DEBUG",
-    "NCCL_SOKCET_IFNAM": "NCCL_SOCKET_IFNAME",
-    "NCCL_IB_HCAS": "NCCL_IB_HCA",
-    "NCCL_IB_DISABEL": "NCCL_IB_DISABLE",
-    "TORCH_NCCL_TRACE_BUFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
-    "GLOO_SOCKET_IFNAMES": "GLOO_SOCKET_IFNAME",
-    "MASTER_ADRR": "MASTER_ADDR",
-    "NCCL_DEBUG": None,  # known
-    "NCCL_TIMEOUT": None,  # known never to have been
-    "NCCL_DBEUGG": None,  # two errors in five letters
-    "NCCL_SITE_PROFILE_NAME": None,  # somebody's own
-    "NCCL_LL_THRESHOL": None,  # only like a name that nobody reads any more
-    "OFI_NCCL_DEBUG": None,  # of another family
-    **dict.fromkeys(("SLURM_JOBID", "SLURM_CPUS_ON_NODE", "OMPI_COMM_WORLD_SIZ")),  # launchers set names of their own
-    **dict.fromkeys(("MY_NCCL_DEBUG", "PATH", "")),
-}
-
-
-def test_a_misspelt_name_resembles_the_one_that_was_meant_and_others_none() -> None:
-    assert {name: nearest(name) for name in NEAREST} == NEAREST
 
 
 def slow_distance(one: str, other: str) -> int:

@@ -5,7 +5,7 @@ import ctypes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ncclprobe.nccl.algorithms import ALGORITHMS, FUNCTIONS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
+from ncclprobe.nccl.algorithms import ALGORITHMS, Pin, parse_pin
 from ncclprobe.nccl.paths import PathType
 from ncclprobe.nccl.values import Note, Reading, intent, read_int, read_level, to_int32
 from tests.each_row import each_row
@@ -99,43 +99,6 @@ def test_a_level_word_counts_once_the_version_knows_it() -> None:
     since = {**dict.fromkeys(LEVELS, 5), "NVB": 8, "PXN": 12, "C2C": 26, "P2C": 27}
     for level, minor in since.items():
         assert (read_level(level, (2, minor - 1, 99)), read_level(level, (2, minor, 0))) == (None, level)
-
-
-def every(*names: str) -> dict[str, set[str]]:
-    return {function: set(names) for function in FUNCTIONS}
-
-
-@each_row(
-    ("text", "kept"),
-    [
-        ("", {}),
-        ("ring", every("Ring")),
-        ("Ring,,TREE", every("Ring", "Tree")),
-        ("allreduce:tree", {"AllReduce": {"Tree"}}),
-        ("ring;allreduce:tree", {**every("Ring"), "AllReduce": {"Tree"}}),
-        ("broadcast:ring;;allreduce:^ring", {"Broadcast": {"Ring"}, "AllReduce": set(ALGORITHMS) - {"Ring"}}),
-        ("^", every(*ALGORITHMS)),
-        (":ring", every("Ring")),
-        *((text, None) for text in ("rng", "ring;tree", "allreduc:ring", "ring, tree", ";ring", "::")),
-        ("allreduce:ring;tree", None),
-    ],
-)  # fmt: skip
-def test_the_grammar_of_algorithms_is_nccls_and_what_it_refuses_is_refused(
-    text: str, kept: dict[str, set[str]] | None
-) -> None:
-    pin = parse_pin(text, ALGORITHMS)
-    assert (pin.kept, pin.error) == (kept, "") if kept is not None else pin.error
-
-
-def test_what_the_machine_lacks_is_not_left_and_ll128_is_forced_also_by_excluding_others() -> None:
-    pin = parse_pin("allreduce:nvls", ALGORITHMS)
-    assert (stranded(pin, NONE), stranded(pin, NONE, frozenset({"NVLS"}))) == ((), ("AllReduce",))
-    assert stranded(parse_pin("tree", ALGORITHMS), NONE) == ("Broadcast", "Reduce", "AllGather", "ReduceScatter")
-    old = parse_pin("rng,tree", ALGORITHMS, BEFORE_2_24)  # unknown names were passed over, and a ring came back
-    assert (old.error, old.ignored, old.kept["AllReduce"]) == ("", ("rng",), frozenset({"Tree"}))
-    assert stranded(old, NONE, version=BEFORE_2_24) == ()
-    forced = {"LL128": True, "^LL": True, "^LL128": False, "Simple": False, "": False}
-    assert {text: forces_ll128(parse_pin(text, PROTOCOLS)) for text in forced} == forced
 
 
 @given(st.text(alphabet="ring,;:^LL128treall ", max_size=40))
