@@ -132,9 +132,9 @@ def _groups(text: str) -> dict[str, str]:
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
     """Yield root, mount point, type and super options of each cgroup file system (proc_pid_mountinfo(5))."""
     for line in text.splitlines():
-        place, dash, device = line.partition(" - ")
+        place, _, device = line.partition(" - ")
         fields, super_fields = place.split(" "), device.split(" ")
-        if not dash or len(fields) < 5 or len(super_fields) < 3:
+        if len(fields) < 5 or len(super_fields) < 3:
             raise ParseError(f"/proc/self/mountinfo: {line[:120]!r}")
         if super_fields[0] in ("cgroup", "cgroup2"):
             yield fields[3], fields[4], super_fields[0], super_fields[2].split(",")

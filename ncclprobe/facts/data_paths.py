@@ -164,9 +164,9 @@ def parse_mounts(text: str) -> tuple[Mount, ...]:
 
 
 def _mount(line: str) -> Mount:
-    place, dash, device = line.partition(" - ")
+    place, _, device = line.partition(" - ")
     fields, last = place.split(" "), device.split(" ")
-    if not dash or len(fields) < 6 or len(last) < 3:
+    if len(fields) < 6 or len(last) < 3:
         raise ParseError(f"/proc/self/mountinfo: {line[:120]!r}")
     return Mount(_decode_path(fields[4]), last[0], _decode_path(last[1]), _decode_path(fields[3]))
 

@@ -119,10 +119,6 @@ class Interfaces(Struct, frozen=True):
         labelled = {address.name: interface for interface in self.all for address in interface.addresses}
         return labelled | {interface.name: interface for interface in self.all}
 
-    def members(self, name: str) -> tuple[str, ...]:
-        """Return the interfaces that belong to the bond or bridge `name`."""
-        return tuple(interface.name for interface in self.all if interface.master == name)
-
 
 @collector
 def interfaces(host: Host) -> Interfaces:

@@ -268,7 +268,7 @@ def half_given(flags: Flags, variables: Variables) -> str:
         missing = "--nnodes" if nodes is None else "--node-rank"
         given = ", ".join(f"--{name.replace('_', '-')}" for name in flags.given)
         return f"{given} without {missing}: give --nnodes, --node-rank, --master-addr and --master-port on every node"
-    if nodes < 1 or not 0 <= (rank or 0) < nodes:
+    if not 0 <= (rank or 0) < nodes:
         return f"--node-rank {rank} is outside 0..{nodes - 1}" if nodes >= 1 else f"--nnodes is {nodes}"
     for name in ("master_addr", "master_port"):
         if nodes > 1 and not getattr(flags, name) and not getattr(launch, name):
@@ -299,7 +299,7 @@ def _read_environment(variables: Variables) -> Launch:
         ),
         **(dict(source.fixed) | {member: n for member, n in numbers.items() if n is not None}),
     )
-    if source.kind == "slurm" and launch.local_world_size is None and launch.node_rank is not None:
+    if source.kind == "slurm" and launch.node_rank is not None:
         name = next((n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if variables.get(n)), "")
         here = counts(variables.get(name) or "")[launch.node_rank : launch.node_rank + 1]
         launch, origins["local_world_size"] = replace(launch, local_world_size=here[0] if here else None), name
@@ -355,7 +355,7 @@ def _derive_rendezvous(launch: Launch, variables: Variables) -> Launch:
             launch = replace(launch, master_addr=launch.names[0])
             origins.append(("master_addr", f"the first of {source}"))
     scheduled = launch.kind in ("slurm", "openmpi", "pmi")
-    if scheduled and launch.master_addr and launch.master_port is None and not variables.get("MASTER_PORT"):
+    if scheduled and launch.master_addr and not variables.get("MASTER_PORT"):
         launch = replace(launch, master_port=derived_port(launch.run_id))
         origins.append(("master_port", "derived from the job's id"))
     return replace(launch, origins=tuple(origins))

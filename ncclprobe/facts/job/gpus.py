@@ -44,7 +44,7 @@ def gpus(host: Host, pids: Sequence[int], look: int) -> tuple[LiveGpu, ...]:
     try:
         rows = json.loads(said)
         return tuple(_gpu(row) for row in rows[: bounds.NVML_DEVICES])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise ParseError(f"NVML gpusOf: {said[:80]!r}: {error}") from None
 
 

@@ -186,7 +186,7 @@ def _assign_numbers(
     address, _, port = found.address.rpartition(":")
     meets = {"kind": "environment", "master_addr": address, "master_port": int(port)} if address else {}
     if not found.numbers:
-        age_s = min(each.age_s for each in processes if each.pid in parents and each.pid in _pids(ranks))
+        age_s = min(each.age_s for each in processes if each.pid in _pids(ranks))
         here = address.startswith(_OWN) and age_s >= _STARTED_S
         return ranks, (), max(found.world - len(ranks), 0) if here else 0
     by_start = [each for each in by_start if each.pid in found.numbers]
