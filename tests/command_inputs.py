@@ -222,11 +222,15 @@ def _fleet_inputs(folder: Path) -> Rows:
     flapping = [day_of("n4", day, *([DOWN] if day % 3 == 0 else [])) for day in range(12)]
     steady = [day_of(f"n{node}", day, rate=391.0 + node + day % 3) for node in (5, 6) for day in range(14)]
     reports = [*fallen, *flapping, *steady, day_of("n1", 19), day_of("n2", 19, DOWN), *lost_by_all(6, 16, 9, 0.2)]
+    reports.append(replace(day_of("n7", 3), measurements=()))
     paths = [_written(folder, f"{number:03}", each) for number, each in enumerate(reports)]
     clock = mock.patch("time.time", return_value=FIRST_S + 20 * DAY_S)
     with clock, mock.patch("ncclprobe.commands.fleet.by", return_value="me@here"):
+        for words in ([], ["ad"], ["add", "r.json", "--exit-code"]):
+            yield " ".join(["wrong", *words]), ["fleet", *words, *store]
         yield "add", ["fleet", "add", *paths, *store, "--json", "-"]
         yield "again", ["fleet", "add", *paths[:2], *store]
+        yield "again, and the store first", ["fleet", "add", *store, paths[0], "-q"]
         yield "all", ["fleet", *store, "--exit-code"]
         yield "all, JSON", ["fleet", *store, "--json", "-"]
         for node in ("n1", "n2", "n3", "n4", "n5", "w2"):
@@ -235,6 +239,10 @@ def _fleet_inputs(folder: Path) -> Rows:
         yield "page", ["fleet", "page", "--html", "-", *store]
         yield "accept", ["fleet", "accept", "n3", *store]
         yield "rename", ["fleet", "rename", "n5", "n50", *store]
+        for words in (["n9", "n1"], ["n50", ""], ["n50", "n\n1"], ["n50", "n" * 999], ["n50", "n50"]):
+            yield f"rename to {words[1]:.9}", ["fleet", "rename", *words, *store]
+        for word in ("accept", "forget", "node"):
+            yield f"{word} nothing", ["fleet", word, "n33", *store]
         yield "forget", ["fleet", "forget", "n2", *store]
         yield "after all", ["fleet", *store, "--json", "-"]
 

@@ -12,7 +12,7 @@ from unittest import mock
 from conftest import FACTS
 
 from ncclprobe.facts.environment import release_settings
-from ncclprobe.facts.job.meeting import Connection, JobStore, agent, meetings
+from ncclprobe.facts.job.meeting import Connection, JobStore, agent, decoded, meetings
 from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
 from ncclprobe.facts.launcher import Flags, counts, detect, half_given, no_master
 from ncclprobe.host import polls
@@ -88,15 +88,28 @@ _LAUNCHES: Sequence[Any] = (
     MPIRUN | {"MASTER_ADDR": "n0", "PMIX_NAMESPACE": "5", "SLURM_JOB_ID": "7"},
     MPIRUN | {"MASTER_ADDR": "n0", "PMIX_NAMESPACE": "5", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
     TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "True"}, TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"},
+    *(SRUN | {"SLURM_STEP_ID": step} for step in ("4294967289", "4294967290", "42949672901", "9", "x")),
+    SRUN | {"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "8"},
+    SRUN | {"SLURM_STEP_NODELIST": "n[1-2]", "MASTER_PORT": "29500"}, TRAINER | {"RANK": "3", "WORLD_SIZE": "9"},
+    {**TRAINER, "PET_NODE_RANK": "", "RANK": "3"}, {**TRAINER, "PET_NODE_RANK": ""},
+    *(MPIRUN | {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+     "OMPI_COMM_WORLD_LOCAL_SIZE": local, "OMPI_MCA_orte_num_nodes": nodes} for local, nodes in ("12", "14", "24",
+         "41")),
+    ELASTIC | {"PET_RDZV_ENDPOINT": "[::1]:1:2"}, {"RANK": "0", "WORLD_SIZE": "-1"}, {"RANK": "0", "WORLD_SIZE": "0"},
+    *(_BATCH | {"SLURM_NTASKS": tasks, "SLURM_NNODES": nodes} for tasks, nodes in (("-4", "-2"), ("1", "-2"), ("0",
+        "0"))),
     # options win over a launcher, which keeps its ranks; complete ones need no environment
     ({}, ALL_FLAGS), (TORCHRUN, Flags(master_addr="n7")), (TORCHRUN, Flags()), ({"RANK": "0"}, ALL_FLAGS),
     (SALLOC, ALL_FLAGS), (ACCELERATE, ALL_FLAGS), ({}, Flags(1)), ({}, Flags(2, 2, "n0", 1)), (TORCHRUN, Flags(3, 2)),
+    ({"RANK": "0"}, Flags(2, 0)), ({"RANK": "0"}, Flags(master_addr="n7")), (TORCHRUN | {"RANK": "16"}, Flags(2, 1)),
 )  # fmt: skip
 _HALF: Sequence[Any] = (
     (Flags(node_rank=1), {}), (Flags(nnodes=2), {}), (Flags(master_addr="n0"), {}), (Flags(2, 0), {}),
     (Flags(2, 0, "n0"), {}), (Flags(2, 2, "n0", 1), {}), (Flags(2, -1, "n0", 1), {}), (Flags(0), {}),
     (Flags(node_rank=1), TORCHRUN), (Flags(), {}), (Flags(1), {}), (ALL_FLAGS, {}), (Flags(2, 0), _MET),
     (Flags(master_port=1234), TORCHRUN), *((ALL_FLAGS, each) for each in ({"RANK": "0"}, SALLOC, ACCELERATE)),
+    (Flags(2), TORCHRUN), (Flags(-1, 0), {}), (Flags(0, 0), {}), (Flags(1, 0), {}), (Flags(1, 1), {}), (Flags(2, 1),
+        _MET),
 )  # fmt: skip
 _LINES = {title: text.splitlines() for title, text in sections("log_lines.txt").items()}
 _MAPPED = ("::ffff:10.1.0.1", "::ffff:10.2.0.1")
@@ -167,9 +180,14 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "agents of torchrun": (agent, [(7, 1.0, {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "n1:29400"}, {}),
             (7, 1.0, {}, {}), (7, 1.0, {"nnodes": "1:4", "rdzv_endpoint": "n1", "master_port": "1"}, {}), (7, 1.0,
             {"master_addr": "n2", "master_port": "x"}, {"PET_NNODES": "3", "PET_MASTER_ADDR": "n3"}), (7, 1.0, {}, {
-            "PET_NODE_RANK": "2", "PET_MASTER_ADDR": "n3", "PET_MASTER_PORT": "29501"})]),
-        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), (Absent("no"),),
-            ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)")]),
+            "PET_NODE_RANK": "2", "PET_MASTER_ADDR": "n3", "PET_MASTER_PORT": "29501"}), *((7, 1.0, {name: text}, {
+            "PET_MASTER_ADDR": "n3"}) for name, text in (("rdzv_endpoint", "[::1]:29400"), ("rdzv_endpoint", "n1"),
+            ("rdzv_endpoint", "n1:"), ("nnodes", "1:4:9"), ("nnodes", "\u0663"), ("nnodes", "4x"),
+            ("node_rank", "1234567890"), ("master_port", "0"), ("node_rank", "0")))]),
+        "texts of children": (lambda text: decoded(text, list[int]), ["[]", "[1, 2]", "{}", "[" * 100_000, "[x]",
+            '["' + "y" * 99]),
+        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), ("[::1]",), (Absent("no"),),
+                               ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)")]),
         "the same store": (_same, [("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
             ("n2", 29500, "10.0.0.7"), ("localhost", 29500, "127.0.0.1")]),
         "meetings": (_meetings, [(["::1", "10.0.0.5"], []), (["::1"], [9])]),
@@ -184,7 +202,11 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("poll", 0, {"call": "read", "file": "pipe:[3]", **_PIPED}),
             ("write", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
             ("read", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}), ("poll", 0, {"state": "D"},
-            {"call": "futex", **_PIPED}, {"state": "T"}), ("poll", 62, {"state": "D"}, {"state": "D"}, {})]),
+            {"call": "futex", **_PIPED}, {"state": "T"}), *((call, 0, {"call": "read", "file": file, "pipes": pipes})
+            for call in ("poll", "write", "read") for file in ("pipe:[1]", "pipe:[9]")
+            for pipes in (("pipe:[1]",), ("pipe:[1]", "pipe:[2]"), ("pipe:[9]",), ())),
+            ("poll", 0, {"call": "read", "file": "pipe:[1]", "name": "w"}), ("poll", 62, {"state": "D"}, {"state": "D"},
+                {})]),
         "what a loop asks": (lambda *lines: _polled(_POLLS, *lines), [
             *((line,) for line in range(len(_POLLS.splitlines()) + 2)), *((6, line) for line in range(14, 20)),
             (3, 15, 7), (22, 18)]),

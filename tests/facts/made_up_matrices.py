@@ -26,6 +26,7 @@ def machine(gpus: int, nics: int, link: str, *tails: tuple[str, ...]) -> Printed
     return Printed(gpus, nics, links, tails * (gpus if len(tails) == 1 else 1))
 
 
+TAIL = ("0-55,112-167", "0", "N/A")
 PAIR = Printed(2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-31", "0", "N/A"),) * 2)
 THREE, FOUR = machine(2, 3, "PIX", ("0-7", "0")), machine(4, 6, "SYS", ())
 WIDE = machine(12, 14, "NODE", ("0-95", "0", "N/A"))
@@ -115,19 +116,20 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("mlx5_ib0", "mlx5_ib1"), ("rocep65s0f0", "rocep65s0f1"), ("roceP2p1s0f0",), ("roceo12399",),
             ("ibp24s0f1", )]),
         "several matrices": (lambda text: parse(text), [(each,) for each in (
-            f"node-1\n{pair}node-2\n{machine(1, 1, 'PHB', ('0-7',)).text()}\n{P2P}", "\n\n".join((*before[1:],
-                before[0])) + "\n",
-            named(["mlx4_0"], link="SOC") + "\nLegend:\n\n  X   = Self\n",
+            f"node-1\n{pair}node-2\n{machine(1, 1, 'PHB', ('0-7',)).text()}\n{P2P}",
+            "\n\n".join((*before[1:], before[0])) + "\n", named(["mlx4_0"], link="SOC") + "\nLegend:\n\n  X   = Self\n",
             "| GPU0 | GPU1 |\n|---|---|---|\n| GPU0 | X | NV4 |\n| GPU1 | NV4 | X |\n",
             "| CPU Affinity |  | GPU0 | mlx5_0 |\n|---|---|---|---|\n"
             "| 0-7 | GPU0 | X | PIX |\n|  | mlx5_0 | PIX | X |\n",
             pair + "\n" + P2P.replace("CNS", "OK").replace("X\tOK", "X\tPIX", 1),
             P2P.replace("X\tCNS", "X\tSYS").replace("CNS\tX", "NV4\tX"), f"$ nvidia-smi topo -p2p rwnap\n{P2P}",
             f"p2p status\n{P2P}", f"{P2P}\nLegend:\n\n  X = Self\n  U = Unknown",
-            f"{P2P}\nLegend:\n\n  X = Self\n  GNS = no",
-            pair.replace("\tCPU Affinity", "\tCPU Affinity\tCPU Affinity"), "   NVIDIA-SMI has failed" + "x" * 300,
-            pair.replace("\tNIC0\tCPU", "\tNIC0\tNIC0\tCPU"), NO_NVLINK.replace("  SYS ", "  NODE = one\n  SYS "),
-            pair.replace("NV18", "NV"), pair.replace("\tGPU1", "", 1), pair.replace("GPU1", "GPU0"))]),
+            f"{P2P}\nLegend:\n\n  X = Self\n  GNS = no", pair.replace("\tCPU Affinity", "\tCPU Affinity\tCPU Affinity"),
+            "   NVIDIA-SMI has failed" + "x" * 300, pair.replace("\tNIC0\tCPU", "\tNIC0\tNIC0\tCPU"),
+            NO_NVLINK.replace("  SYS ", "  NODE = one\n  SYS "), pair.replace("NV18", "NV"),
+            pair.replace("\tGPU1", "", 1), pair.replace("GPU1", "GPU0"))]),
+        "boards that lack GPUs": (lambda gpus, link: _judged(*parse(machine(gpus, 0, link, TAIL).text())), [
+            *((gpus, link) for gpus in (2, 3, 4, 6, 7, 8) for link in ("NV18", "SYS"))]),
         "judged matrices": (lambda *given: _judged(*(matrix(links, gpus) for links, gpus in given)), [((_EIGHT, 8),),
             ((server(2, "SYS"), 2),), ((_WEAK, 8),), ((changed(_EIGHT, {(3, 5): "NV16"}), 8),),
             ((changed(_FOUR, row_of(2, 4, "SYS")), 4),), (

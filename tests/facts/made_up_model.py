@@ -118,12 +118,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("90", 70), ("0", 70), ("x", 70), ("", 70), (None, 70), (None, 0), ("", None), ("0", None)]),
         "wrapped": (lambda *given: layout.wrap(*given[:3], *given[3:4]), [("lead: ", "", 20),
             ("lead: ", "a  b\nc (exit 4)", 20), ("l ", "aa bb cc", 5, 1), ("", "a-b-c-d", 5), ("l ", "\a", 9)]),
-        "wrapped at a width": (lambda width: (
-            layout.wrap("lead: ", _TEXT, width), layout.wrap("lead: ", _TEXT, width, hang=2), layout.shorten(_TEXT,
-                width),
-            layout.wrap("", f"x{'1' * 50} y2", width, whole=True), layout.labelled("FAIL", _TEXT, width,
-                "{1}:{0}".format)), [
-            12, 20, 41, 80, len(_TEXT), len(_TEXT) - 1]),
+        "wrapped at a width": (lambda width: (layout.wrap("lead: ", _TEXT, width),
+            layout.wrap("lead: ", _TEXT, width, hang=2), layout.shorten(_TEXT, width),
+            layout.wrap("", f"x{'1' * 50} y2", width, whole=True),
+            layout.labelled("FAIL", _TEXT, width, "{1}:{0}".format)), [12, 20, 41, 80, len(_TEXT), len(_TEXT) - 1]),
         "tables": (lambda rows, right: layout.table(rows, right=right), [([], False),
             ([("a", "bbb"), ("ccc", "d")], False), ([("a", "bbb"), ("ccc", "d")], True),
             ([("a\nb", "1"), ("c", " ")], False)]),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.engine import running
 from ncclprobe.facts.job import stacks
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE
@@ -178,6 +179,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             process(11, 1, SLURM_JOB_ID="2")], 0), ([FIRST, second(), {**second(), "pid": 12, "start": 12}], 0),
             ([FIRST, second() | {"start": 29998}], 0), ([process(10, 0, 5), {**process(12, 0, 5), "name": "x"}], 0),
             ([process(10, 0, 1), process(12, 0, 5)], 0)]),
+        "tables of jobs": (lambda *processes: running.jobs(found(*processes)), [(process(10, 0), process(11, 1, 10)), (
+            {**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}, process(11, 1, 10),
+            {**OTHER, "program": "finetune.py"}), (process(10, 0, MASTER_ADDR=""), OTHER)]),
         "ranks of Slurm steps": (lambda env, more: told(found(*STEPS, env=env, **more)), [({"SLURM_JOB_ID": "2"}, {}),
             ({}, {}), ({"SLURM_JOB_ID": "3"}, {}), ({"SLURM_JOB_ID": "1"}, {"hidden": 3, "late": ["7: x"]})]),
         "ranks of a program": (lambda parent, children, connections,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.checks.log import silence
 from ncclprobe.facts.files.flight_child import MAX_INTEGER, dump, read
 from ncclprobe.facts.files.flight_records import (
     COLUMNS,
@@ -18,7 +19,7 @@ from ncclprobe.facts.files.flight_records import (
     rank_of,
     records,
 )
-from ncclprobe.facts.files.ras import by_operation, read_answer
+from ncclprobe.facts.files.ras import RasStatus, by_operation, read_answer
 from ncclprobe.logs.read import kind_of
 
 FRAME = {"name": "step", "filename": "/job/train.py", "line": 12}
@@ -133,6 +134,13 @@ def _counts(*counts: Mapping[str, int]) -> bytes:
     return as_json([*ranks, {**rank(9), "pid": None}, {**rank(0), "host": "g"}], [])
 
 
+def _ras_findings(text: bytes) -> object:
+    checks = (silence.ras_dead_process, silence.ras_rank_behind, silence.ras_other_operations, silence.ras_error)
+    found = RasStatus((read_answer("ras", text),))
+    return [(each.severity.value, each.subject, each.message[:90], [(at.source, at.line) for at in each.evidence],
+             each.occurrence) for check in checks for each in check.run(found)]  # fmt: skip
+
+
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     """Return functions with their arguments, by name."""
     return {
@@ -193,6 +201,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
                                        frame.of_library), [
             ("A.B.f", "/job/a/train.py"), ("f", "x.py"), ("f", "<string>"), ("f", "/usr/lib/python3.12/threading.py"),
             ("f", "/v/site-packages/a.py"), ("f", "/usr/lib/dist-packages/a.py"), ("f", "/lib/perl/a.py")]),
+        "findings of RAS": (lambda text: _ras_findings(text if isinstance(text, bytes) else text.encode()), [DEAD_24,
+            MONITOR, COUNTS, *(as_json([{**rank(n), **each} for n, each in
+            enumerate(ranks)], []) for ranks in ([{"collective_counts": {"AllReduce": 9 - (n == 2), "AllGather": 4 + (
+            n == 2)}} for n in range(4)], [{"async_error": 6}, {}, {}]))]),
         "answers of RAS": (_answer, [HEAD, DEAD_24, COUNTS, MONITOR, DEAD_24 + HEAD,
             HEAD + HEAD.replace("2.30.7", "2.29.1") + COUNTS, "", "loss 3.1", "{}", '{"nccl_version": 7}',
             "{" * 100_000, ' {"nccl_version": "2.29", "communicators": []}',

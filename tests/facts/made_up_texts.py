@@ -7,11 +7,14 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from conftest import FACTS, answers
-from fake_sysfs import BRIDGE, config_space
+from fake_sysfs import BRIDGE, GEN5, INFINIBAND, NVSWITCH, Sysfs, config_space, two_sockets
 
+from ncclprobe.engine.collect import collect
 from ncclprobe.facts import (
     cgroup,
     cpu,
@@ -34,6 +37,7 @@ from ncclprobe.facts import (
     plugins,
     ports,
     process,
+    rank,
     reach,
     routes,
     software,
@@ -91,6 +95,31 @@ def looping() -> bytes:
     config = bytearray(4096)
     config[0x100:0x104] = (0x100 << 20 | 0x0001).to_bytes(4, "little")
     return bytes(config)
+
+
+def patched(config: bytes, *changes: tuple[int, str]) -> str:
+    """Return a config space, as a host answers, in which these bytes are others."""
+    changed = bytearray(config)
+    for at, said in changes:
+        changed[at : at + len(said) // 2] = bytes.fromhex(said)
+    return space(bytes(changed))
+
+
+def _tree(one: str = "", *lost: str) -> object:
+    """Return what is known of a device or a bridge of a machine that lacks these files of its first GPU."""
+    with TemporaryDirectory() as folder:
+        tree = Sysfs(Path(folder))
+        two_sockets(tree)
+        tree.pci("pci0000:00/0000:00:01.0", speed=GEN5)
+        tree.pci("pci0000:00/0000:00:01.0/0000:01:00.0", NVSWITCH, speed=GEN5, width=2)
+        tree.pci("pci0000:00/0000:00:02.0", INFINIBAND, numa=-1)
+        host, own = tree.finish(), Path(folder, "sys/bus/pci/devices/0000:13:00.0")
+        for name in lost:
+            (own / name).write_text("nonsense\n") if name == "resource" else (own / name).unlink()
+        seen = collect(host, [pci.pci])[pci.Pci]
+    asked = [question[1] for question in host.asked if "0000:10:1f.0" in str(question)]
+    kinds = [[each.address for each in seen.of(kind)] for kind in ("gpu", "nic", "nvswitch")]
+    return {**seen.devices, **seen.bridges}[one] if one else (kinds, asked, len(host.asked) - len({*host.asked}))
 
 
 PORT_ACS = config_space(BRIDGE, (1, 2), 3, [4], acs=0x1D)
@@ -358,13 +387,29 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     pci.speed: ["16.0 GT/s PCIe\n", "8 GT/s\n", "2.5 GT/s PCIe", "Unknown\n", "Unknown speed", "x", "16 GB/s"],
     pci.width: ["16\n", "1", "2", "4", "8", "12", "32", "0", "3", "63", "255", "x"],
     _gbps: [(2.5, 1), (5.0, 8), (8.0, 16), (16.0, 16), (32.0, 16), (64.0, 16), (None, 16), (8.0, None)],
-    pci.bars: [BARS, "0x0 0x1 0x0\n", ""],
+    pci.bars: [BARS, "0x0 0x1 0x0\n", "", "0x9 0x1 0x0\n0x0 0x7 0x20000000\n" + "0x8 0x8 0x0\n" * 5],
     pci.aer: ["RxErr 3\nBadTLP 0\nBadDLLP 1\nTOTAL_ERR_COR 4\n", "", "x\n"],
     pci.normal: ["00000000:C4:00.0", "c4:00.1", "00010000:01:00.0", "0000:c4:00", "c4:00.8", ""],
     pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]),
-              space(b"\xff" * 4096), space(looping()), json.dumps(_CUT), "x", '{"length": 4}'],
+              space(b"\xff" * 4096), space(looping()), json.dumps(_CUT), "x", '{"length": 4}', *(
+        patched(bytes(size), (0x100, f"01000{at[2:]}"[:6] + at), (int(at[2:] + at[:1], 16), said)) for size in (4096,
+            4095)
+        for at, said in (("81ff", "0d0000000000ffff"), ("c1ff", "0d000000"))),
+        patched(bytes(4096), (0x100, "ffffffff")), patched(bytes(4096), (0x100, "0d0000000000ffff")),
+        patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7", "[" * 100_000,
+        '{"length": 1e400, "rows": {}}', '{"length": -1, "rows": {}}', '{"length": 4096, "rows": []}',
+        '{"length": 99999, "rows": {"0x100": "0d0000000000ff00", "0x1000": "ff"}}',
+        '{"length": 80, "rows": {"x": "00"}}',
+        '{"length": 80, "rows": {"0": "0g"}}', '{"length": "80", "rows": {"0xfe": "00000d0000000000ff00"}}'],
     pci.settings: [space(express(0x5930)), space(express(0x2820, 0x8000)), space(express(0x2820, 0)),
-                   space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40))],
+                   space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40)),
+                   *(patched(express(control, 0xFFFF), (0x34, "43")) for control in (0xFFFF, 0x7FFF, 0x8FFF, 0xFF0F,
+                       0xFFEF)),
+                   patched(express(0x2820, 0x7FFF), (0x41, "63")), patched(express(0x2820)[:0x6C]),
+                   patched(express(0x2820)[:0x6B]), patched(express(0x2820), (0x34, "3c")), patched(express(0), (0x41,
+                       "00")),
+                   patched(express(0x2820), (0x100, "0100c1ff"), (0xFFC, "0f000000")),
+                   patched(express(0x2820), (0x100, "010081ff"), (0xFF8, "0f00000000000080"))],
     nvidia_smi.count: ["GPU 0: A\n  GPU 1: B\nGPU 2: C\n", "no devices\n", ""],
     nvidia_smi.cuda_version: ["NVML version : 570.86\nCUDA Version        : 12.4\n", "CUDA Version: 12\n",
         'CUDA version        : Deprecated, see "CUDA UMD version" instead\nCUDA UMD version    : 13.3\n'],
@@ -418,6 +463,30 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
             ((1 << 34) - 8, 8, "rdma"), (1 << 33, 8, "rdma"), ((1 << 33) - 1, 8, "rdma"), (1 << 34, 8, "rdma")],
 }  # fmt: skip
 _SITE = Loader(library_path=("/site",))
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+def _placed(labels: Any, variables: Mapping[str, str | None], cloud: str = "", kvp: Any = GONE) -> object:
+    keys = "|".join(map(re.escape, placement._OF_LABELS))
+    said = {("lines", placement.LABELS, f"^({keys})="): labels, placement.QUESTION: of.EC2,
+            ("kvp", placement.HYPERV, "PhysicalHostNameFullyQualified"): kvp}  # fmt: skip
+    known = [Environment(variables), machine.Machine(Dmi(), cloud)]
+    return [(each.kind, each.name) for each in learn(placement.placement, said, known).levels]
+
+
+def _of_ranks(ranks: Sequence[tuple[str, Any]]) -> object:
+    """Return what is said of GPUs once the answers of ranks are one; each rank sees the GPUs of these names."""
+    every = []
+    for gpus, shown in ranks:
+        own: dict[Question, Any] = {("env",): shown if shown is GONE else json.dumps({rank._LIST: shown, "RANK": "0"})}
+        for number, name in reversed([*enumerate(gpus)]):
+            own["nvml", "nvmlDeviceGetUUID", number] = Failed("lost") if name == "?" else f"GPU-{name}"
+            own["nvml", "nvmlDeviceGetPciInfo", number] = json.dumps({"busId": name})
+            own["nvml", nvml.ASK, number, "0", 0] = own["nvml", "nvmlDeviceGetName", "all", 0] = f"[{number}]"
+        every.append(own)
+    return sorted(rank.merge_ranks(every[0], dict(enumerate(every[1:], 1))).items(), key=str)
+
+
 DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
     "the machine of a name": (lambda name: NamedMachine(name).machine,
                               ["bm.gpu4.8", "a3-megagpu-8g", "p5.48xlarge", "standard_nd96", "dgx-h100"]),
@@ -592,6 +661,30 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "nfs", "nfs4", "nfs5", "lustre", "gpfs", "mmfs", "beegfs", "ceph", "glusterfs", "fuse.x", "fuse.", "fuse", "9p",
         "virtiofs", "cifs", "smb3", "afs", "orangefs", "wekafs", "panfs", "pvfs2", "other", "nfs4x"]),
     "file systems": (lambda *row: str(data_paths.Mount(*row)), [("/a", "nfs4", "s:/x"), ("/a", "ext4", "d", "/sub")]),
+    "a tree on the bus": (_tree, [(), *(f"0000:{each}" for each in ("13:00.0", "17:00.0", "14:00.0", "31:00.0",
+                                                                    "83:00.0",
+        "01:00.0", "00:02.0", "10:01.0", "11:00.0", "12:00.0", "12:02.0", "30:01.0", "80:01.0")), *(("0000:13:00.0",
+            name)
+        for name in ("numa_node", "max_link_width", "aer_dev_fatal", "iommu_group/type", "resource", "config"))]),
+    "devices that do not answer": (lambda *said: learn(pci.pci, {("list", pci.ROOT): [name for name, _ in said],
+        **{("read", f"{pci.ROOT}/{name}/uevent"): each for name, each in said}}), [
+        (("0000:14:00.0", TimedOut("no answer")), ("0000:13:00.0", GONE)), (("b", Denied("no")), ("a",
+            TimedOut("late"))),
+        (("0000:14:00.0", "nonsense"),), (("0000:14:00.0", "PCI_CLASS=20700\nPCI_ID=15B3:1021\n"),)]),
+    "placements": (_placed, [*(({}, {placement.SLURM: names, placement.SLURM_PATTERN: kinds}) for names, kinds in (
+        ("s1.n1", "switch.node"), ("s0.s1.n1", "switch.switch.node"), ("b1.n1", "block.node"), ("n1", "node"),
+        ("s1.n1", "switch"), ("s1.n1", "switch.switch"), ("b1.s2.n1", "block.switch.node"), ("", ""), (None, "a.node"),
+        (".".join("abcdefghijk"), ".".join(["switch"] * 10 + ["node"])))), *((labels, {**POD, **own}) for own in ({},
+        {placement.OWN: " hall 1 / /row 2"}, {placement.SLURM: "s1.n1", placement.SLURM_PATTERN: "switch.node"})
+        for labels in (GONE, *(f'{key}="x"' for key in placement._OF_LABELS),
+        "\n".join(f'{key}="{key[-3:]}"' for key in placement._OF_LABELS))), ('topology.kubernetes.io/zone="x"', {}),
+        (GONE, {}, "azure", ""), (GONE, {}, "azure", " \n"), (GONE, {}, "azure", "DUB\n"), (GONE, {}, "gcp", "DUB"),
+        (GONE, POD, "azure", GONE), ('topology.kubernetes.io/zone="x"', POD, "aws")]),
+    "GPUs of all ranks": (_of_ranks, [*(([("ab", one), ("ab", two), ("ab", three)],) for one, two, three in (
+        ("0", "1", "2"), ("0, 1", " 1,2 ,", "0"), ("0", "1", None), ("0,1", "1", "0"), (None, "0", "1"), ("", "", ""),
+        ("0,1", "2,3", "0"), (GONE, "1", "2"))), *(([(each, "0") for each in every],) for every in (
+        "ab", "ba", ["ab", "bc"], ["", "a"], ["a", ""], ["?a", "b"], ["ba", "ab"], ["ca", "b"], ["a", "?"])),
+        ([("a", GONE), ("b", "1")],), ([("a", "0"), ("?b", "1")],), ([("a", None), ("b", "1")],)]),
     "rates": (lambda *row: ((rate := data_paths.ReadRate(*row)).from_memory, rate.per_s), [
         (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, -2.0), (8, 2.0, 0.0, "why")])}  # fmt: skip
 
@@ -599,7 +692,7 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
 def results() -> Iterator[tuple[str, list[str]]]:
     """Yield each function, and a line for each of its rows: the arguments and what comes of them."""
     named = {f"{each.__module__.removeprefix('ncclprobe.')}.{each.__name__}": (each, CALLS[each]) for each in CALLS}
-    names = ("fleet", "jobs", "matrices", "model", "processes", "ranks", "records", "tables")
+    names = ("fleet", "jobs", "looks", "matrices", "model", "processes", "ranks", "records", "run", "tables")
     others = [importlib.import_module(f"tests.facts.made_up_{name}") for name in names]
     tables = [named, DERIVED, *(module.rows() for module in others)]
     for name, (function, rows) in ((name, row) for table in tables for name, row in table.items()):

@@ -20,12 +20,14 @@ from ncclprobe.facts.placement import CLOUD_INIT, Placement
 from ncclprobe.host import user_limits
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import HostError, Missing, ParseError
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.nccl import parameters
 from ncclprobe.report import text
 from tests.each_row import each_row
 from tests.facts.made_up import learn
+from tests.facts.made_up_run import CASES, facts
 from tests.facts.made_up_texts import CALLS, HEALTHY, xml
 
 PARSERS = [each for each, rows in CALLS.items() if all(isinstance(row, str) for row in rows) and each != comm_id_host]
@@ -46,6 +48,11 @@ def test_no_text_in_place_of_a_value_hides_the_gpus_of_nvidia_smi(said: str, nam
     answers = {("nvml", "nvmlDeviceGetCount"): Missing("no"), nvidia_smi.ASK: xml(HEALTHY | {name: plain}),
                ("run", "nvidia-smi", "--version"): "CUDA Version : 12.8\n"}  # fmt: skip
     assert len(learn(nvml.nvml, answers).all) == 1
+
+
+def test_every_fact_of_a_run_has_a_row() -> None:
+    produced = {each.produces.__name__ for each in discover("ncclprobe.facts", Collector, {"run"})}
+    assert {name for samples in CASES if samples for name, _ in facts(*samples)} | {"Ending"} == produced
 
 
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:

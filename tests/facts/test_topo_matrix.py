@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from ncclprobe import commands
 from ncclprobe.commands import topo
-from ncclprobe.commands.topo import judged
 from ncclprobe.facts.topo_matrix import parse
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
-from tests.facts.made_up_matrices import PAIR, THREE, WIDE, machine
+from tests.facts.made_up_matrices import PAIR, TAIL, THREE, WIDE, machine
 
 
 @given(printed(), st.sampled_from(sorted(FORMS)), st.sampled_from(sorted(CARRIERS)))
@@ -107,15 +106,8 @@ def test_a_matrix_is_the_same_in_each_form_that_people_give_it(seen: Printed, te
     assert parse(text) == (seen.matrix(),)
 
 
-def test_a_board_that_shows_a_number_of_gpus_that_no_board_has_gets_a_note_and_leaves_the_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for count, link, said in ((7, "NV18", "one is missing"), (6, "NV18", "2 are missing"), (8, "NV18", ""),
-                              (7, "SYS", "")):  # fmt: skip
-        verdicts = judged(parse(machine(count, 0, link, ("0-55,112-167", "0", "N/A")).text()), "a text")
-        notes = [each.message for verdict in verdicts for each in verdict.findings if verdict.id == "nvl.links"]
-        assert [said in note for note in notes if "missing" in note] == [True] * bool(said)
-    (tmp_path / "topo.txt").write_text(machine(7, 0, "NV18", ("0-55,112-167", "0", "N/A")).text())
+def test_a_note_leaves_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "topo.txt").write_text(machine(7, 0, "NV18", TAIL).text())
     lacking = "all connected by NVSwitch; boards have 4, 8 or 16 GPUs, so one is missing"
     assert topo.main([str(tmp_path / "topo.txt")]) == 0
     assert f"7 GPUs: {lacking}" in " ".join(capsys.readouterr().out.split())
