@@ -241,12 +241,9 @@ def _meetings_inputs() -> Rows:
     yield "names", names
     yield "lost", *node_0.troubles(peers)
     yield (
-        "samples",
-        *(
-            {"/".join(map(str, key)): f"{type(said).__name__} {said}" for key, said in node_0._samples(each).items()}
-            for each in peers
-        ),
-    )
+        "samples", *({"/".join(map(str, key)): f"{type(said).__name__} {said}" for key,
+        said in node_0._samples(each).items()} for each in peers),
+    )  # fmt: skip
     for code, worst in product((ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL), (None, _WORST)):
         yield f"leaves {code:d}", node_0._leave_message("n1", "n0", Share(Status.FAIL, code, worst))
     yield "codes", [int(part.code_of(Leave(code))) for code in range(6)]
@@ -254,12 +251,9 @@ def _meetings_inputs() -> Rows:
         launch = Launch("torchrun", **given)
         place: Any = part.NodePlace(launch, SimpleNamespace(origin="munge"), None, (), "nccl", None, None)  # type: ignore[arg-type]
         yield (
-            name,
-            place.node_rank,
-            place.nnodes,
-            part.describe_meeting(place),
-            gather.node_name(launch, Snapshot("own", {}), 1),
-        )
+            name, place.node_rank, place.nnodes, part.describe_meeting(place), gather.node_name(launch, Snapshot("own",
+            {}), 1),
+        )  # fmt: skip
     for number, length in product((0, 1, 2), (3, 300)):
         yield (
             f"node {number}, {length}",
@@ -336,12 +330,9 @@ def _ways_inputs() -> Rows:
     with TemporaryDirectory() as folder:
         (File(folder) / "m").write_text(mounts)
         yield (
-            "shared",
-            [
-                token.is_shared(File(each), File(folder) / "m")
-                for each in ("/home/x", "/a b/c", "/", "/homes", "/h", "/hh", "/h/x")
-            ],
-        )
+            "shared", [token.is_shared(File(each), File(folder) / "m") for each in ("/home/x", "/a b/c", "/", "/homes",
+            "/h", "/hh", "/h/x")],
+        )  # fmt: skip
 
 
 def _rail_nodes_inputs() -> Rows:

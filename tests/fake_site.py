@@ -14,24 +14,14 @@ UUID = "8932f937-d72c-4106-c12f-20bd9faed9f6"
 CLUSTER = [int(UUID.replace("-", "")[at : at + 2], 16) for at in range(0, 32, 2)]
 MAC = "98:03:9b:12:34:56"
 GIDS = {
-    "0": "fe80:0000:0000:0000:506b:4b03:00c4:aaaa",
-    "1": "fe80:0000:0000:0000:9a03:9bff:fe12:3456",
-    "2": "0000:0000:0000:0000:0000:ffff:0a14:0007",
-    "3": "fec0:0000:0000:0021:506b:4b03:00c4:aaaa",
-}
+    "0": "fe80:0000:0000:0000:506b:4b03:00c4:aaaa", "1": "fe80:0000:0000:0000:9a03:9bff:fe12:3456",
+    "2": "0000:0000:0000:0000:0000:ffff:0a14:0007", "3": "fec0:0000:0000:0021:506b:4b03:00c4:aaaa",
+}  # fmt: skip
 ENV = {
-    "HOME": "/home/alice",
-    "USER": "alice",
-    "MASTER_ADDR": "blade-017.rack7.example.org",
-    "MASTER_PORT": "29500",
-    "NCCL_CONF_FILE": "/nfs/alice/nccl.conf",
-    "NCCL_IB_HCA": "mlx5_0:1",
-    "NCCL_IB_DISABLE": "true",
-    "NCCL_SOCKET_IFNAME": "blade",
-    "RANK": "0",
-    "SLURM_JOB_NODELIST": "blade-[017-019],login3",
-    "WORLD_SIZE": "16",
-}
+    "HOME": "/home/alice", "USER": "alice", "MASTER_ADDR": "blade-017.rack7.example.org", "MASTER_PORT": "29500",
+    "NCCL_CONF_FILE": "/nfs/alice/nccl.conf", "NCCL_IB_HCA": "mlx5_0:1", "NCCL_IB_DISABLE": "true",
+    "NCCL_SOCKET_IFNAME": "blade", "RANK": "0", "SLURM_JOB_NODELIST": "blade-[017-019],login3", "WORLD_SIZE": "16",
+}  # fmt: skip
 STATS = {"isup": True, "mtu": 1500, "flags": "up,running", "speed": 100000, "duplex": 2}
 SYS = "/sys/class/infiniband"
 ANSWERS: dict[Question, Any] = {

@@ -9,13 +9,9 @@ from ncclprobe.model.values import Struct
 
 TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 LEGEND = {
-    "X": "Self",
-    "SYS": "across sockets",
-    "PHB": "host bridge",
-    "PXB": "bridges",
-    "PIX": "one bridge",
+    "X": "Self", "SYS": "across sockets", "PHB": "host bridge", "PXB": "bridges", "PIX": "one bridge",
     "NV#": "# NVLinks",
-}
+}  # fmt: skip
 TOPO_LINKS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV18", "SOC")
 
 
@@ -108,13 +104,10 @@ def on_lines(change: Callable[[int, str], str]) -> Callable[[str], str]:
 
 
 FORMS: dict[str, Callable[[str], str]] = {
-    "raw": lambda text: text,
-    "escape bytes lost": lambda text: text.replace("\x1b", ""),
-    "colours lost": plain,
+    "raw": lambda text: text, "escape bytes lost": lambda text: text.replace("\x1b", ""), "colours lost": plain,
     "colour never closed": lambda text: text.replace("\x1b[0m", ""),
-    "tabs expanded": lambda text: plain(text).expandtabs(8),
-    "no-break spaces": lambda text: text.replace("\t", "\t\xa0"),
-    "tab and four blanks": lambda text: text.replace("\t", "\t    "),
+    "tabs expanded": lambda text: plain(text).expandtabs(8), "no-break spaces": lambda text: text.replace("\t",
+    "\t\xa0"), "tab and four blanks": lambda text: text.replace("\t", "\t    "),
     "the header's tab lost": on_header(str.lstrip),
     "the header indented by blanks and a tab": on_header(lambda line: "  \t" + line.lstrip()),
     "the header's names glued": on_header(lambda line: line.replace("\tGPU", "GPU").replace("\tNIC", "NIC")),
@@ -123,23 +116,20 @@ FORMS: dict[str, Callable[[str], str]] = {
     "a prompt and an empty line": lambda text: "user@host:~$ nvidia-smi topo -m\n\n" + text,
     "prose that names a GPU": lambda text: "Note: GPU0 was seen at start\n" + text,
     "prose behind": lambda text: text + "\nGPU0 and GPU1 are far apart, see above.\nGPU0 mlx5_2\n",
-}
+}  # fmt: skip
 """Forms of one matrix that say the same."""
 
 CARRIERS: dict[str, Callable[[str], str]] = {
-    "a file": lambda text: text,
-    "a file without its last newline": lambda text: text.rstrip("\n"),
+    "a file": lambda text: text, "a file without its last newline": lambda text: text.rstrip("\n"),
     "a pager": on_lines(lambda n, line: line + "\n[0/1989]" if n == 1 else line),
-    "Windows": lambda text: text.replace("\n", "\r\n"),
-    "a block of Markdown": on_lines(lambda _, line: "    " + line),
-    "a quoting mail": on_lines(lambda _, line: "> " + line),
-    "srun --label": on_lines(lambda _, line: "0: " + line),
-    "mpirun --tag-output": on_lines(lambda _, line: "[1,0]<stdout>:" + line),
-    "kubectl --prefix": on_lines(lambda _, line: "[pod/job-x7/main] " + line),
-    "a log with time stamps": on_lines(lambda n, line: f"2026-09-01T23:52:{n:02}.000{n}Z {line}"),
-    "grep over files": on_lines(lambda _, line: "logs/node-1.out:# " + line),
-    "HTML": lambda text: "<p>" + text.replace("\n", "<br>\n").replace("\t", "\t&nbsp;"),
-}
+    "Windows": lambda text: text.replace("\n", "\r\n"), "a block of Markdown": on_lines(lambda _, line: "    " + line),
+    "a quoting mail": on_lines(lambda _, line: "> " + line), "srun --label": on_lines(lambda _, line: "0: " + line),
+    "mpirun --tag-output": on_lines(lambda _, line: "[1,0]<stdout>:" + line), "kubectl --prefix": on_lines(lambda _,
+    line: "[pod/job-x7/main] " + line), "a log with time stamps": on_lines(lambda n,
+    line: f"2026-09-01T23:52:{n:02}.000{n}Z {line}"), "grep over files": on_lines(lambda _,
+    line: "logs/node-1.out:# " + line), "HTML": lambda text: "<p>" + text.replace("\n", "<br>\n").replace("\t",
+    "\t&nbsp;"),
+}  # fmt: skip
 """What brings a text to us, and leaves its marks on every line."""
 
 

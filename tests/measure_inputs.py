@@ -20,8 +20,8 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host.capture import load
-from ncclprobe.model.errors import Denied, Missing, ProbeError
-from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.errors import Denied, Missing, NcclprobeError, ProbeError, UsageError
+from ncclprobe.model.measurement import Band, Expectation, SkippedRow
 from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.training import Rung
@@ -201,6 +201,25 @@ def _disturbances_inputs() -> Rows:
         {"NCCL_DEBUG": "TRACE", "X": "1"}, {}, {"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG": "INFO"},
     ]  # fmt: skip
     yield "settings", *interference.setting_disturbances(settings)
+    debug, both = "# of the site\nNCCL_DEBUG=TRACE\n", {"/job.conf": "NCCL_DEBUG=WARN\n"}
+    for variables, files in (
+        ({}, {"/etc/nccl.conf": debug}), ({"NCCL_DEBUG": "WARN"}, {"/etc/nccl.conf": debug}),
+        ({"NCCL_DEBUG": ""}, {"/etc/nccl.conf": debug}),
+        ({"NCCL_CONF_FILE": "/job.conf"}, {**both, "/etc/nccl.conf": debug}),
+        ({"NCCL_DEBUG_SUBSYS": "ALL"}, {"/etc/nccl.conf": "NCCL_DEBUG=INFO\n"}),
+        ({}, {"/etc/nccl.conf": "TORCH_DISTRIBUTED_DEBUG=DETAIL\nCUDA_LAUNCH_BLOCKING=1\n"}),
+        ({}, {"/etc/nccl.conf": "NCCL_DEBUG=trace \n"}),
+        ({}, {"/etc/nccl.conf": "NCCL_CHECK_MODE=debug_local\nNCCL_CHECK_POINTERS=1\n"}),
+        ({"NCCL_DEBUG": "abort", "NCCL_DEBUG_SUBSYS": "init,all"}, {}), ({"NCCL_DEBUG_SUBSYS": "ALL"}, {}),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}, {}), ({"CUDA_LAUNCH_BLOCKING": "0"}, {}),
+        ({"CUDA_LAUNCH_BLOCKING": "1", "TORCH_DISTRIBUTED_DEBUG": "detail", "TORCH_NCCL_BLOCKING_WAIT": "True"}, {}),
+        ({"CUDA_LAUNCH_BLOCKING": "", "TORCH_DISTRIBUTED_DEBUG": "INFO", "NCCL_CHECK_MODE": "DEBUG_GLOBAL"}, {}),
+    ):  # fmt: skip
+        known = {path: Missing("") for path in ("/etc/nccl.conf", "/root/.nccl.conf")} | files
+        host = answers({("home",): Missing(""), **{("conf", path): text for path, text in known.items()}})
+        for backend in ("nccl", "gloo"):
+            found = interference.falsifying(backend, variables, host, (2, 28, 9))
+            yield f"falsifying {variables} {files} {backend}", found
     yield "names", *(interference.named(ranks, 4) for ranks in ([3], [1, 3], [0, 1, 2, 3])), interference.named([0], 1)
     names = Reading.__struct_fields__
     merged = [
@@ -538,6 +557,37 @@ def _collectives_inputs() -> Rows:
         told = run.recorder and [run.recorder.calls, "with_transport" in vars(run.recorder)]
         yield f"transport {transport}, {hosts}, rank {rank}", said, told
     yield "share", *(collectives.log_pass_s(60.0, left_s) for left_s in (90.0, 89.0, 91.0))
+    skipped = SkippedRow("reduce", None, "refused", "no")
+    for outcomes, repeat, rank in product(
+        ((["a", skipped], ["b"], [skipped]), (["a"], UsageError("no room"), ["b"]), (["a"], ProbeError("reset"))),
+        (0, 1, 2), (0, 1),
+    ):  # fmt: skip
+        runs, asked_ = iter(outcomes), list[Any]()
+
+        def once(plan: Any, *given: Any, runs: Any = runs, asked: Any = asked_, **named: Any) -> Any:
+            asked.append([plan.ops, plan.sizes])
+            found = next(runs, [])
+            if isinstance(found, Exception):
+                raise found
+            yield from found
+
+        failing = [("all_reduce", 1 << 16), ("reduce", 8)]
+        given = replace(run_of("-b 8 -e 64").options, repeat=repeat)
+        run = run_of(options=given, rank=rank, exchange=Others(*[failing] * repeat, [], False, rank=rank))
+        if not rank:
+            run.recorder.failing = lambda most, failing=failing: failing[:most]
+            run.recorder.progress = Noted()
+        with (
+            instead(collectives.probe, run=once),
+            instead(collectives, _look_for_disturbances=None),
+            instead(interference, read=None),
+        ):
+            try:
+                collectives.sweep(run)
+            except NcclprobeError as ended:
+                asked_.append(str(ended))
+        told = run.recorder and [run.recorder.calls, run.recorder.progress.calls[:1]]
+        yield f"again {outcomes[1]} {repeat} {rank}", asked_, run.exchange.said, told
 
 
 _STEPS = [[1.0, 5.0, 2.0], [3.0, 1.0, 2.5], [2.0, 2.0, 4.0], [2.0, 6.0, 1.0], [9.0, 0.1, 2.0]]

@@ -336,12 +336,9 @@ def _slots_inputs() -> Rows:
             yield f"{op.name} {nbytes} of {ranks}, {place}, rank {rank}", len(views), few
     for name, ranks in product(probes, (2, 3)):
         yield (
-            f"{name} of {ranks}",
-            *(
-                [[each.source, each.start, each.count] for each in probes[name].result(rank, ranks, 512)]
-                for rank in range(ranks)
-            ),
-        )
+            f"{name} of {ranks}", *([[each.source, each.start, each.count] for each in probes[name].result(rank, ranks,
+            512)] for rank in range(ranks)),
+        )  # fmt: skip
 
 
 def _ends_inputs() -> Rows:
@@ -372,13 +369,9 @@ def _ends_inputs() -> Rows:
         *(ends.from_json(json.loads(json.dumps(ends.as_json(each)))) == each for each in (timing, PairTiming())),
     )
     yield (
-        "patterns",
-        [
-            int((ends.pattern(src, dst, CPU).total.long() * torch.arange(1, 1022)).sum())
-            for src in range(3)
-            for dst in range(3)
-        ],
-    )
+        "patterns", [int((ends.pattern(src, dst, CPU).total.long() * torch.arange(1,
+        1022)).sum()) for src in range(3) for dst in range(3)],
+    )  # fmt: skip
 
 
 _ERRORS = (

@@ -5,8 +5,10 @@ import contextlib
 import io
 import json
 import os
+import pickle
 import re
 import selectors
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,18 +24,21 @@ from session.records import recorder as recorded
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import bandwidth, pairs, workload
+from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank
 from ncclprobe.host.capture import dump
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import NcclprobeError, ProbeError
+from ncclprobe.model.errors import NcclprobeError, ProbeError, UsageError
+from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import SkippedRow
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.session.measure import node_snapshot, rank, recorder
-from ncclprobe.session.ranks import group, launch, rank_files, store
+from ncclprobe.session.ranks import group, identity, launch, rank_files, store
 from ncclprobe.session.ranks.identity import RankInfo, agree_on
 from ncclprobe.session.ranks.launch import RanksEnd
 from ncclprobe.session.ranks.rank_files import RankFile, RankState
 from ncclprobe.session.ssh import here, there
+from ncclprobe.session.watchdog import ending as the_end
 from ncclprobe.session.watchdog import watchdog
 from ncclprobe.session.watchdog.ending import Ending
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, FailureDetector, Heartbeat
@@ -212,12 +217,9 @@ def _agreements_inputs() -> Rows:
                 store.connect(seat(1), serve=True, timeout_s=7.0)
             except NcclprobeError as refused:
                 yield (
-                    f"store: {error}"[:20],
-                    type(refused).__name__,
-                    str(refused),
-                    *made.call_args.args,
+                    f"store: {error}"[:20], type(refused).__name__, str(refused), *made.call_args.args,
                     str(made.call_args.kwargs),
-                )
+                )  # fmt: skip
     ticks = iter([0.0, 0.5, 1.0, 3.0, 9.0, 9.1])
     slept: list[float] = []
     exchange = store.Exchange(SimpleNamespace(check=lambda keys: keys == ["a/1"]), seat(), 9.0)  # type: ignore[arg-type]
@@ -293,13 +295,9 @@ def _watched_inputs() -> Rows:
                 code = watched.code_of(lambda own=own, turns=turns, silent=silent: own.turn(turns, silent=silent))
                 ended = watched.told(own.ended)
                 yield (
-                    f"rank {number} {kind} {sig} {paused_s} {tolerant} {silent}",
-                    code,
-                    ended,
-                    own.said,
-                    own.watchdog._where(),
-                    own.watchdog._store_host(),
-                )
+                    f"rank {number} {kind} {sig} {paused_s} {tolerant} {silent}", code, ended, own.said,
+                    own.watchdog._where(), own.watchdog._store_host(),
+                )  # fmt: skip
     states: tuple[dict[str, Any], ...] = (
         {}, {"late_s": 10.0}, {"running": {0}}, {"running": {0}, "met": True}, {"running": {1}},
         {"_heartbeat_thread": True, "met": True},
@@ -333,6 +331,151 @@ def _watched_inputs() -> Rows:
             own.store.set = gone  # type: ignore[method-assign]
             code = watched.code_of(lambda own=own: own.watchdog._heartbeat_loop(own.store))
             yield f"store gone for {number} {left} {sig} {over}", code, own.said, watched.told(own.ended)
+
+
+def _leaving_inputs() -> Rows:
+    """Who is looked at before a launcher kills all, how a rank says that it leaves, and how long others are awaited."""
+    import pytest
+
+    for near, dead, beating in product(((), (1,), (1, 2)), ((), (1,), (1, 2)), ((), (1,), (2,), (1, 2))):
+        with pytest.MonkeyPatch.context() as patch:
+            own = watched.Rank(0, patch, kind="openmpi")
+            own.others.update({rank: replace(own.others[rank], host="h0") for rank in near})
+            own.turn(3)
+
+            def beat(seconds: float, own: Any = own, beating: tuple[int, ...] = beating) -> None:
+                own.now += seconds
+                for rank in beating if own.now > 4.2 else ():
+                    heart = replace(own.others[rank], count=9, left="signal SIGTERM ended it")
+                    own.store.set(f"ncclprobe/0/heartbeat/{rank}", json.dumps(asdict(heart)))
+
+            patch.setattr(watchdog.time, "sleep", beat)
+            patch.setattr(watchdog, "lives", lambda pid, own=own, dead=dead: pid not in dead or own.now < 4.4)
+            own.watchdog._signal = "SIGTERM"
+            code = watched.code_of(own.turn)
+            yield f"near {near}, dead {dead}, beat {beating}", code, watched.told(own.ended), round(own.now, 3)
+    for number, local, sig, code, told in product((1, 2), (0, 1), ("", "SIGINT"), (3, 4), (False, True)):
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(io.StringIO()) as words:
+            own = watched.Rank(number, patch, local_rank=local)
+            own.watchdog._signal = sig
+            if not told:
+                own.watchdog._callbacks = replace(own.watchdog._callbacks, exit_reason=None)
+            end = Ending(why="why", code=ExitCode(code))
+            left = watched.code_of(lambda own=own, end=end: own.watchdog._leave(end))
+            yield f"rank {number} {local} {sig} {code} {told}", left, own.said, words.getvalue()
+    for lefts, excluded, attached in product((("done",) * 2, ("done", ""), ("", "done")), ((), (1,), (2, 1)), (0, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            own = watched.Rank(0, patch)
+            own.watchdog._main_store = own.store if attached else None
+            for rank, left in zip((1, 2), lefts, strict=True):
+                own.others[rank] = replace(own.others[rank], left=DONE if left else "")
+            own.watchdog._send_heartbeat(own.store)
+            own.turn()
+            own.watchdog._detector.excluded = set(excluded)
+            own.watchdog._unreachable = frozenset(excluded[1:])
+            own.watchdog.dismiss(3)
+            yield f"dismissed {lefts} {excluded} {attached}", round(own.now, 3), own.store.pop("ncclprobe/0/end", "")
+    for number, sig, attached in product((0, 1), ("", "SIGTERM"), (False, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            own = watched.Rank(number, patch)
+            own.watchdog._signal = sig
+            own.watchdog._send_heartbeat(own.store)
+            own.watchdog._main_store = own.store
+            own.watchdog._heartbeat_thread = attached or None  # type: ignore[assignment]
+            patch.setattr(watchdog, "wait_for_the_end", lambda own=own: own.leaves(99))
+            asks = (lambda own=own: own.watchdog.set_phase("x"), lambda own=own: own.watchdog.failed("it is", (2,)))
+            codes = [watched.code_of(ask) for ask in asks]
+            own.watchdog._send_heartbeat(own.store)
+            said = own.store[f"ncclprobe/0/heartbeat/{number}"].partition('"count"')[2]
+            yield f"failed {number} {sig} {attached}", codes, own.said, said, watched.told(own.ended)
+
+
+_STATES = (
+    ("S", 0x400, "0", 77, {}), ("R", 0x404, "0", 77, {"RANK": "1"}), ("Z", 0, "0", 77, {"RANK": "2"}),
+    ("T", 0, "100", 77, {"RANK": "4"}), ("t", 0, "101", 77, {"RANK": "5"}), ("X", 0, "80", 77, {"RANK": "6"}),
+    ("D", 0, "4000", 78, {"RANK": "7"}), ("S", 0, "0", 77, {"RANK": "8", "MASTER_PORT": "29998"}),
+    ("S", 0, "0", 77, {"RANK": "x"}), ("S", 0, "0", 77, {"RANK": "9"}),
+    ("S", 4, "0", 77, {"RANK": "3", "LOCAL_RANK": "3"}),
+)  # fmt: skip
+
+
+def _processes_inputs() -> Rows:
+    """Which processes of this host run, which have been killed, and which are ranks beside this one."""
+    job = {"RANK": "0", "WORLD_SIZE": "10", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    me, gone = os.getpid(), 1 << 23
+    yield "real", the_end.runs(me), the_end.lives(me), the_end.runs(gone), the_end.lives(gone)
+    with TemporaryDirectory() as folder:
+        for pid, (state, flags, pending, parent, changes) in enumerate(_STATES, 10):
+            own = Path(folder, "proc", str(pid))
+            own.mkdir(parents=True)
+            (own / "stat").write_text(f"{pid} (a) S 1 b) {state} {parent} 1 1 0 -1 {flags} 0\n")
+            (own / "status").write_text(f"Name:\ta\nSigPnd:\t0\nShdPnd:\t{pending}\nSigBlk:\t100\n")
+            (own / "environ").write_text("\0".join(f"{name}={value}" for name, value in {**job, **changes}.items()))
+        found = identity.identify(detect({**job, "RANK": "3"}), {**job, "RANK": "3"})
+        with instead(the_end, Path=lambda name: Path(folder + str(name))):
+            for pid, row in enumerate(_STATES, 10):
+                yield f"{row}", the_end.runs(pid), the_end.lives(pid)
+            for parent in (77, 78, 7):
+                with instead(the_end.os, getppid=parent):
+                    yield f"beside, of {parent}", sorted(the_end.running_siblings(found))  # type: ignore[arg-type]
+
+
+class _Process:
+    """A rank's process, which ends with a code at a time of the clock of a test."""
+
+    def __init__(self, now: list[float], said: list[Any], at: float, code: int) -> None:
+        self._now, self._said, self._at, self._code = now, said, at, code
+
+    def poll(self) -> int | None:
+        return self._code if self._now[0] >= self._at else None
+
+    returncode = property(poll)
+
+    def send_signal(self, number: int) -> None:
+        self._said.append((self._now[0], int(number), self._at))
+
+
+_INT, _TERM = 2, 15
+_WAITS: tuple[tuple[tuple[tuple[float, int], ...], tuple[tuple[float, int], ...], float, tuple[int, float]], ...] = (
+    (((9.0, 0), (9.2, 0)), (), 8.0, (1, 99.0)), (((2.0, 1), (50.0, 0)), (), 99.0, (1, 99.0)),
+    (((50.0, 0), (2.0, -9)), (), 99.0, (1, 99.0)), (((99.0, 0), (99.0, 0)), (), 99.0, (1, 99.0)),
+    (((5.0, 3), (5.2, 3)), ((4.0, _INT),), 99.0, (1, 99.0)), (((5.0, 0), (9.0, -2)), ((1.0, _INT),), 99.0, (1, 99.0)),
+    (((90.0, 3), (90.0, 3)), ((4.0, _TERM), (6.0, _INT)), 99.0, (1, 99.0)),
+    (((90.0, 3), (8.0, 3)), ((4.0, _INT), (4.0, _TERM)), 99.0, (1, 99.0)),
+    (((90.0, 3), (90.0, 3)), (), 99.0, (1, 4.0)), (((90.0, 3), (90.0, 3)), (), 99.0, (0, 4.0)),
+    (((4.0, 0), (90.0, 3)), (), 3.0, (1, 99.0)), (((4.0, 0), (4.0, 4)), (), 3.0, (1, 99.0)),
+    (((2.0, 1), (90.0, 3)), ((2.5, _TERM),), 99.0, (1, 99.0)), (((2.0, 4), (2.0, 3)), (), 99.0, (1, 99.0)),
+    (((90.0, 0), (90.0, 0)), (), 18.0, (1, 99.0)),
+)  # fmt: skip
+
+
+def _waits_inputs() -> Rows:
+    """What is sent to ranks that run, what is shown meanwhile, and how long one waits for them."""
+    for ends, told, over_at, (speaks, at) in _WAITS:
+        now, said, received, seen = [0.0], list[Any](), list[int](), dict[str, float]()
+
+        def sleep(seconds: float, now: Any = now, told: Any = told, received: Any = received) -> None:
+            now[0] = round(now[0] + seconds, 1)
+            received += [number for when, number in told if when == now[0]]
+
+        def state(folder: object, rank: int, host: str, now: Any = now, speaks: Any = (speaks, at)) -> Any:
+            phases = (rank_files.START, rank_files.IMPORTING, "timing")
+            phase = phases[(now[0] >= 1 + rank / 2) + (now[0] >= 2 + rank / 2)]
+            return SimpleNamespace(phase=phase, exit_reason="why" if rank == speaks[0] and now[0] >= speaks[1] else "")
+
+        shown = SimpleNamespace(
+            end=lambda now=now, seen=seen: seen.setdefault("end", now[0]),
+            begin=lambda text, now=now, seen=seen: seen.setdefault(text, now[0]),
+        )
+        clock = SimpleNamespace(monotonic=lambda now=now: now[0], sleep=sleep)
+        ranks: Any = [_Process(now, said, *each) for each in ends]
+        with (
+            mock.patch.object(launch, "time", clock),
+            instead(rank_files, read_state=state),
+            instead(launch, ends=lambda log, now=now, over_at=over_at: now[0] >= over_at),
+        ):
+            end = launch._wait_for(ranks, Path(), Path(), 20.0, shown, received)  # type: ignore[arg-type]
+        yield f"{ends} {told} {over_at} {speaks} {at}", end, said, seen, now
 
 
 _LEFT_BEHIND: tuple[tuple[Any, RanksEnd], ...] = (
@@ -386,13 +529,9 @@ def _reports_inputs() -> Rows:
             report = closed(record, Path(folder) / "r", ending)
         whys = [verdict.why for verdict in report.checks if verdict.why and of_run(report).get(verdict.id) == "unknown"]
         yield (
-            f"run {number}",
-            report.exit_code,
-            [row.status for row in report.measurements],
-            report.notes,
-            of_run(report),
-            whys,
-        )
+            f"run {number}", report.exit_code, [row.status for row in report.measurements], report.notes,
+            of_run(report), whys,
+        )  # fmt: skip
     for number, (before, end) in enumerate(_LEFT_BEHIND):
         with (
             TemporaryDirectory() as folder,
@@ -406,13 +545,9 @@ def _reports_inputs() -> Rows:
             report = run.settle(end)
         whys = [started.why(report, name) for name in ("run.rank-lost", "run.init")]
         yield (
-            f"left {number}",
-            report.exit_code,
-            len(report.measurements),
-            started.findings(report),
-            whys,
+            f"left {number}", report.exit_code, len(report.measurements), started.findings(report), whys,
             said.getvalue(),
-        )
+        )  # fmt: skip
 
 
 def _calls_inputs() -> Rows:
@@ -544,11 +679,9 @@ def _kept_inputs() -> Rows:
         made._watchdog, made._recorder = Noted(left_s=left_s), None if number else noted
         exchange = Others(False, rank=number)
         yield (
-            f"begins {intact} {left_s} {parts} {number}",
-            made._begins("pairs", intact, exchange),
-            exchange.said,
+            f"begins {intact} {left_s} {parts} {number}", made._begins("pairs", intact, exchange), exchange.said,
             noted.calls,
-        )
+        )  # fmt: skip
     for waits, backend, record in product(
         (None, Attendance(2), Attendance(2, (LostRank(0, "h", "p", "w"), LostRank(1, "h", "p", "w"))), LOST.attendance),
         (None, "nccl"),
@@ -566,14 +699,84 @@ def _kept_inputs() -> Rows:
     yield "watchdog", watchdog._first_line(RuntimeError(" a\nb")), watchdog._first_line(RuntimeError("x" * 300))
 
 
+_STUCK: dict[str, Any] = {"profiling_name": "nccl:all_reduce", "collective_seq_id": 7, "state": "started"}
+_RECORDS: dict[str, Any] = {
+    "stuck": {"entries": [{**_STUCK, "retired": True}, {**_STUCK, "collective_seq_id": 8, "input_sizes": [[4]]}]},
+    "point to point": {"entries": [{**_STUCK, "is_p2p": True, "p2p_seq_id": 3}, _STUCK, _STUCK]},
+    "over": {"entries": [_STUCK, {**_STUCK, "state": "completed"}]}, "bare": {"entries": [{}]}, "empty": {},
+}  # fmt: skip
+
+
+def _torchs_inputs() -> Rows:
+    """What each torch's flight recorder has of a call, how each torch aborts, and how a rank's failure is told."""
+    import torch
+    import torch.distributed as dist
+
+    dumps = {"_dump_nccl_trace": pickle.dumps, "_dump_nccl_trace_json": _as_json, "_dump_fr_trace_json": _as_json}
+    for name, record in _RECORDS.items():
+        yield f"record {name}", group.stuck(record)
+    tables = ((), *((each,) for each in dumps), tuple(dumps)[1:])
+    for names, backend, first in product(tables, ("nccl", "gloo"), ("stuck", "empty", "[1, ")):
+        held: dict[str, Any] = {
+            each: partial(dumps[each], _RECORDS.get(first if each == names[0] else "stuck", b"[1, ")) for each in names
+        }
+        with (
+            mock.patch.dict("sys.modules", {"torch._C._distributed_c10d": SimpleNamespace(**held)}),
+            mock.patch.object(torch._C, "_distributed_c10d", SimpleNamespace(**held)),
+        ):
+            yield f"recorded {names} {backend} {first}", group.in_flight(backend)  # type: ignore[arg-type]
+    for names, ways, backend in product(
+        ((), ("abort",)),
+        (("abort", "_abort", "_shutdown"), ("_abort", "_shutdown"), ("_shutdown",), ()),
+        ("nccl", "gloo"),
+    ):
+        done: list[str] = []
+        asked: Any = SimpleNamespace(**{name: partial(done.append, f"group.{name}") for name in names})
+        backends = SimpleNamespace(**{name: partial(done.append, f"backend.{name}") for name in ways})
+        asked._get_backend = lambda device, backends=backends: backends
+        with mock.patch.object(dist, "group", SimpleNamespace(WORLD=asked)):
+            group.abort(backend)  # type: ignore[arg-type]
+            yield f"aborts {names} {ways} {backend}", done, group.aborter() is None
+    for error, number in product(
+        (None, UsageError("no room"), group.MissedBarrier("missed", (2, 1)), ProbeError("rank 1: reset"),
+        RuntimeError("reset\nmore"), group.MissedBarrier("who", ()), KeyError("bug")), (0, 1),
+    ):  # fmt: skip
+        log, left = Noted(), watched.LeftError()
+
+        def failed(*given: Any, log: Any = log, left: Any = left) -> None:
+            log.failed(*given)
+            raise left
+
+        made: Any = rank.Rank.__new__(rank.Rank)
+        made._watchdog = SimpleNamespace(start=log.start, stop=log.stop, failed=failed)
+        made._recorder, made._look = (None, None) if number else (SimpleNamespace(open=log.open, keep=log.keep), log)
+        made._backend, made._device, made._host = "gloo", 0, None
+        made._measure = mock.Mock(return_value=3) if error is None else mock.Mock(side_effect=error)
+        with instead(rank, leave=log.leave), instead(rank.interference, xids_behind="; XID 79"):
+            try:
+                made.run()
+                ended = ""
+            except (NcclprobeError, watched.LeftError, KeyError) as raised:
+                ended = f"{type(raised).__name__} {raised}"
+        yield f"run of {number}, {error!r}", ended, log.calls
+
+
+def _as_json(record: Any) -> bytes:
+    return record if isinstance(record, bytes) else json.dumps(record).encode()
+
+
 FUNCTIONS = in_all_words(
     {
         "hearts": _hearts_inputs,
         "agreements": _agreements_inputs,
         "ends-of-ranks": _ends_inputs,
         "watched": _watched_inputs,
+        "leaving": _leaving_inputs,
+        "processes-here": _processes_inputs,
+        "waits": _waits_inputs,
         "calls": _calls_inputs,
         "reports-of-runs": _reports_inputs,
         "kept-of-runs": _kept_inputs,
+        "failures-of-ranks": _torchs_inputs,
     }
 )

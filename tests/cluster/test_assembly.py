@@ -323,10 +323,8 @@ def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
         for number, address in enumerate(("10.0.0.1", "10.0.0.9", "fe80::1%eth0"))
     ]
     captures = {
-        "true": dump(told, "n1"),
-        "none": dump({}, "n1"),
-        "garbled": dump({("psutil", "net_if_addrs"): "[1"}, "n1"),
-    }
+        "true": dump(told, "n1"), "none": dump({}, "n1"), "garbled": dump({("psutil", "net_if_addrs"): "[1"}, "n1"),
+    }  # fmt: skip
     kept = {}
     for name, text in captures.items():
         (tmp_path / name).write_text(text)

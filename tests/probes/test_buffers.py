@@ -13,21 +13,16 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.model.ops import DTYPES, OPS, REDOPS
-from ncclprobe.model.registry import discover
 from ncclprobe.probes import collectives
 from ncclprobe.probes.buffers import PERIOD, Buffers, Pattern, allocate, pattern
-from ncclprobe.probes.collectives import Probe, Slice
+from ncclprobe.probes.collectives import Slice
 from tests.each_row import each_row
 
 CPU = torch.device("cpu")
 KiB, GiB = 1 << 10, 1 << 30
-PROBES = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "sum": torch.add,
-    "prod": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-}
+    "sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -19,19 +19,10 @@ from ncclprobe.session.ranks import identity
 from ncclprobe.session.ranks.identity import RankInfo
 
 INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0", usable=8)
-INFOS = (INFO, replace(INFO, gpu="GPU-1"), replace(INFO, host="n1"))
-
-
-GLOO = replace(INFO, backend="gloo", gpu=None)
-MIG = [replace(INFO, instance=f"MIG-{n}") for n in range(2)]
-NEWER = [replace(info, versions={"torch": "2.12.0", "nccl": "2.30.7"}) for info in MIG]
 
 
 def told(**settings: str) -> RankInfo:
     return replace(INFO, settings=settings)
-
-
-NO_NCCL = replace(INFO, versions={"torch": "2.13.0+cpu", "nccl": None})
 
 
 def test_debugging_by_torch_on_some_ranks_alone_is_told_and_its_quieter_words_are_not() -> None:

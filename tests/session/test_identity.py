@@ -25,20 +25,12 @@ SLURM = {
     "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     "SLURM_STEP_NODELIST": "gpu[007-008]",
 }  # fmt: skip
-OPENMPI = {
-    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-7",
-}  # fmt: skip
 
 
 def identified(variables: dict[str, str]) -> RankIdentity:
     found = identify(detect(variables), variables)
     assert found is not None
     return found
-
-
-ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-FIRST = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 
 
 def test_a_port_that_nobody_gave_is_that_of_the_step_on_every_rank() -> None:

@@ -13,7 +13,7 @@ from ncclprobe.model.errors import Missing
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Samples, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.session.measure.interference import falsifying, setting_disturbances
+from ncclprobe.session.measure.interference import setting_disturbances
 from ncclprobe.session.measure.recorder import Recorder
 from tests.each_row import each_row
 
@@ -56,30 +56,6 @@ def test_a_row_in_which_something_stood_still_says_so_though_its_median_does_not
     told = [note for note in notes(record.facts()) if "stalled" in note]
     assert len(told) == len(said)
     assert all(words in note for note, words in zip(told, said, strict=True))
-
-
-DEBUG = "# of the site\nNCCL_DEBUG=TRACE\n"
-
-
-@each_row(
-    ("variables", "files", "found"),
-    [
-        ({}, {"/etc/nccl.conf": DEBUG}, {"NCCL_DEBUG": "TRACE (/etc/nccl.conf:2)"}),
-        ({"NCCL_DEBUG": "WARN"}, {"/etc/nccl.conf": DEBUG}, {}),
-        ({"NCCL_DEBUG": ""}, {"/etc/nccl.conf": DEBUG}, {}),
-        ({"NCCL_CONF_FILE": "/job.conf"}, {"/job.conf": "NCCL_DEBUG=WARN\n", "/etc/nccl.conf": DEBUG}, {}),
-        ({"NCCL_DEBUG_SUBSYS": "ALL"}, {"/etc/nccl.conf": "NCCL_DEBUG=INFO\n"}, {"NCCL_DEBUG_SUBSYS": "ALL"}),
-        ({}, {"/etc/nccl.conf": "TORCH_DISTRIBUTED_DEBUG=DETAIL\nCUDA_LAUNCH_BLOCKING=1\n"}, {}),
-        ({}, {"/etc/nccl.conf": "NCCL_DEBUG=trace \n"}, {}),
-    ],
-)
-def test_a_setting_of_nccls_own_files_counts_as_nccl_would_take_it(
-    variables: dict[str, str], files: dict[str, str], found: dict[str, str]
-) -> None:
-    known = {path: Missing("") for path in ("/etc/nccl.conf", "/root/.nccl.conf")} | files
-    host = answers({("home",): Missing(""), **{("conf", path): text for path, text in known.items()}})
-    assert falsifying("nccl", variables, host, (2, 28, 9)) == found
-    assert falsifying("gloo", variables, host) == {}
 
 
 def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:

@@ -105,9 +105,6 @@ def half_a_line(run: Run) -> None:
         file.write('{"sample": {"row": {"op": "all_re')
 
 
-CUT_SHORT = f"while rank 0 was in phase '{PHASE}'"
-
-
 def test_a_rank_zero_is_not_lost_because_the_time_of_another_ran_out(run: Run) -> None:
     """Rank 0 may still import torch on a busy machine, and cannot answer meanwhile."""
     no_log(run)
@@ -145,7 +142,7 @@ def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(
     assert limits - skipped == {("unknown", "no capture of this node arrived")}
 
 
-@pytest.mark.parametrize(("codes", "code"), [({0: 2}, 2), ({0: 2, 1: -15}, 2), ({0: 1}, 1)])
+@pytest.mark.parametrize(("codes", "code"), [({0: 2}, 2), ({0: 2, 1: -15}, 2), ({0: 2, 1: 1}, 1)])
 def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
     run: Run, codes: dict[int, int], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,25 +3,22 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import LostRank
 from ncclprobe.model.values import asdict, replace
-from ncclprobe.session.ranks.identity import RankIdentity, identify
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.watchdog import watchdog as module
-from ncclprobe.session.watchdog.ending import Ending, lives, running_siblings, runs
+from ncclprobe.session.watchdog.ending import Ending
 from ncclprobe.session.watchdog.heartbeat import Heartbeat
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 from session.records import DictStore
 
 RANKS, DEADLINE_S, PHASE_S = 3, 1000.0, 60.0
-TERM = "signal SIGTERM ended it"
 
 
 class LeftError(Exception):
@@ -129,40 +126,3 @@ def test_a_rank_that_is_excluded_is_told_once_and_the_others_leave_with_the_code
     own.watchdog.set_phase("meet")
     written = Heartbeat(**json.loads(own.store["ncclprobe/0/heartbeat/0"]))
     assert (own.watchdog.late_s, written.phase, written.step, written.count) == (5.0, "meet", 3, 6)
-
-
-# Which processes beside a rank are known to run.
-
-JOB = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
-
-
-def of(rank: int) -> RankIdentity:
-    variables = JOB | {"RANK": str(rank)}
-    found = identify(detect(variables), variables)
-    assert found
-    return found
-
-
-def test_the_ranks_that_run_are_told_from_those_that_ended_or_stand_still_and_from_other_jobs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    variables = ({"RANK": "0"}, {"RANK": "1"}, {"RANK": "2"}, {"RANK": "3", "MASTER_PORT": "29998"}, {})
-    children = [subprocess.Popen(["sleep", "60"], env=JOB | own) for own in variables]
-    monkeypatch.setattr(os, "getppid", os.getpid)  # of a rank that this process would have started as well
-    _, stopped, gone, *_ = children
-    try:
-        gone.kill()
-        gone.wait(60)
-        stopped.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
-        assert running_siblings(of(3)) == {0}
-        assert [(runs(each.pid), lives(each.pid)) for each in (children[0], stopped, gone)] == [
-            (True, True), (False, True), (False, False)
-        ]  # fmt: skip
-        stopped.send_signal(signal.SIGCONT)
-        os.waitid(os.P_PID, stopped.pid, os.WCONTINUED)
-        assert running_siblings(of(3)) == {0, 1}
-    finally:
-        for child in children:
-            child.kill()
-            child.wait(60)
