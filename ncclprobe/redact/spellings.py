@@ -178,7 +178,7 @@ def _looks_random(run: str) -> bool:
     for part in re.split(r"[_/.-]", run):
         kinds = ["A" if each.isupper() else "a" if each.islower() else "0" for each in part]
         turns = sum(one != other for one, other in pairwise(kinds))
-        if len(part) >= 16 and len({*kinds}) > 1 and turns >= len(part) // 5:
+        if len(part) >= 16 and turns >= len(part) // 5:
             return True
     return False
 
