@@ -182,8 +182,8 @@ def test_whatever_is_no_row_of_ours_is_redacted_without_a_crash(row: str) -> Non
 
 
 def report() -> Report:
-    seen = Evidence("/etc/hosts", 3, "10.20.0.7/16")
-    finding = Finding(Severity.FAIL, "mlx5_0:1", "GID fe80::506b:4b03:c4:aaaa of blade-017", evidence=(seen,))
+    seen, text = (Evidence("/etc/hosts", 3, "10.20.0.7/16"),), "GID fe80::506b:4b03:c4:aaaa of blade-017"
+    finding = Finding(Severity.FAIL, "mlx5_0:1", text, evidence=seen, nodes=("store1",))
     return Report(
         tool=Tool("ncclprobe", "0.1.0"),
         started="2026-11-21T02:17:08+00:00",
