@@ -34,7 +34,7 @@ from ncclprobe.logs.stacks import read_stacks
 from ncclprobe.model import bounds, stats, training
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.registry import Check
+from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
@@ -392,6 +392,21 @@ def _layers_inputs() -> Rows:
         yield layer.name, ([each.replace(" ", "_") for each in marks], layer.wraps, layer.fault, layer.switch)
 
 
+def _rules_inputs() -> Rows:
+    """What each check declares: its code, its signs, what it may follow from, what it needs, and how it is weighed."""
+    for rule in discover("ncclprobe.checks", Check):
+        weighed = (
+            rule.required,
+            rule.last,
+            rule.slows,
+            rule.privilege,
+            rule.requires,
+            rule.applies and rule.applies.words,
+        )
+        needs = [f"{need.name}:{need.fact.__name__}:{need.accepts_absent}:{need.of}" for need in rule.needs]
+        yield rule.key, (weighed, needs, rule.cause, rule.title, rule.right)
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **expect_inputs.FUNCTIONS,
     "planted": _planted_inputs,
@@ -410,6 +425,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),
     "backends": _backends_inputs,
     "layers": _layers_inputs,
+    "rules": _rules_inputs,
     "log-checks": lambda: single.outcomes((*single_ranks.TEXTS, *single_hosts.TEXTS)),
     "settings": _settings_inputs,
     **engine_inputs.FUNCTIONS,

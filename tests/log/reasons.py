@@ -22,9 +22,6 @@ REFUSED = "n0:7:9 [0] NCCL WARN Bootstrap : no socket interface found"
 SOCKET = f"{INFO} Using network Socket"
 SLOW = {
     "IB disabled": f"{INFO} NCCL_IB_DISABLE set by environment to 1.",
-    "GPUDirect off": f"{INFO} NCCL_NET_GDR_LEVEL set by environment to LOC",
-    "libibverbs missing": f"{INFO} Failed to open libibverbs.so[.1]\n{SOCKET}",
-    "EFA without provider": f"{INFO} NET/OFI No eligible providers were found\n{SOCKET}",
     "sockets": f"{INFO} NET/IB : No device found.\n{SOCKET}",
     "mixed links": f"{INFO} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
 }

@@ -78,6 +78,8 @@ def outcomes(texts: Iterable[str]) -> Iterator[tuple[str, object]]:
         also = [rule for rule in rules if len(rule.needs) > 1]
         variants = _variants(failing, lines)
         last = _last(also, log, next(variants))
-        for each in variants if any(said.startswith("log.rank-silent") for said in last) else ():
+        for each in (
+            variants if len(log.streams) > 1 or any(said.startswith("log.rank-silent") for said in last) else ()
+        ):
             last += [said for said in _last(also, log, each) if "known-message" not in said]
         yield case.name, [each.split() for each in (*(f"{key}: {in_words(each)}" for key, each in first), *last)]

@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from ncclprobe.checks.env.fixtures import nccl
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.checks.sync.settings import nccl_version
-from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import NOTHING_TO_SET, Finding, Related, Status, Verdict, fail, note
 from ncclprobe.model.measurement import Fingerprint, Judged
 from ncclprobe.model.report import NodeRow, Report, Scope
-from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 from ncclprobe.report import digest, html, junit, markdown
 from ncclprobe.report.digest import headline
@@ -19,7 +15,6 @@ from tests.each_row import each_row
 from . import samples
 
 SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
-V29, V27 = nccl(2, 29, 7), nccl(2, 27, 3)
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
 PASSED = replace(samples.ROW, status="pass")
 
@@ -42,18 +37,6 @@ def test_one_finding_of_several_subjects_or_nodes_is_one_problem_with_a_folded_l
     for found, wanted in rows:
         report = samples.report(*(samples.verdict(Status.FAIL, each, node=node) for node, each in found))
         assert [(each.subject, each.nodes) for each in digest.problems(report)] == wanted
-
-
-@each_row(
-    ("versions", "told"),
-    [
-        ({"n0": V29, "n1": V27}, "NCCL 2.29.7 on n0, NCCL 2.27.3 on n1"),
-        ({"n0": V29, "n1": V29, "n2": V27}, "NCCL 2.27.3 on n2, NCCL 2.29.7 on the others"),
-        ({"n0": V29, "n1": V29, "n2": Software({})}, "no libnccl on n2, NCCL 2.29.7 on the others"),
-    ],
-)
-def test_a_comparison_says_in_its_headline_what_differs_and_how(versions: dict[str, Software], told: str) -> None:
-    assert headline(of(*nccl_version.run(Every(versions)), nodes=len(versions), id="sync.versions")) == told
 
 
 def test_a_machine_without_a_driver_is_told_what_to_ask_for_if_nothing_was_measured_on_gpus() -> None:
