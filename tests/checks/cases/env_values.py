@@ -95,6 +95,7 @@ _LIBC = SharedLibrary("libc.so.6", _NET, "/lib/libc.so.6", "", ("GLIBC_2.38",))
 _AT_HOME = Settings({}, (), (ConfFile("/root/.nccl.conf"),), other_home="/home/me/.nccl.conf")
 _OLD_FIRST = Software(PACKAGES, (*SYSTEM, WHEEL), Mapped(SYSTEM[0].path, "LD_LIBRARY_PATH"), CUDA)
 _NO_FOLDER = NamedFiles(folders={_FR: ("/none", False)})
+_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 CASES: Cases = {
     "env.start/start": [
         ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)
@@ -177,6 +178,7 @@ CASES: Cases = {
         _nccl("FAIL image: libnccl.so.2", TWO_NODES),
         _nccl("WARN image: /usr/lib/libnccl.so.2.19.3", _OLD_FIRST),
         _nccl(Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE),
+        _nccl("NOTE unknown: libnccl.so.2", Launch("options"), Job(local=True)),
         _nccl(Job(local=True)),
     ],
     "env.start/torch-driver": [(Software({}), CUDA_12)],
@@ -191,6 +193,7 @@ CASES: Cases = {
     "env.debug/debug-file": [
         _file("NOTE unknown: TORCH_FR_DUMP_TEMP_FILE", NamedFiles(folders={_FR: ("/x", _UNKNOWN)})),
         _file(_NONE, ALONE),  # it writes nothing
+        _file(f"WARN job: {_PIPE}", setting(_PIPE, "/none/p"), NamedFiles(folders={_PIPE: ("/none", False)})),
         _file("WARN job: NCCL_DEBUG_FILE", having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h")),
         _file("WARN job: NCCL_DEBUG_FILE", having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), _NONE, ALONE),
         _file("WARN job: TORCH_FR_DUMP_TEMP_FILE", setting(_FR, "/none/dump_"), _NO_FOLDER, ALONE),

@@ -1,5 +1,7 @@
 """What the checks of GPUs must object to, and what they must accept."""
 
+from typing import get_args
+
 from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, NO_DRIVER, NODES, PAIR, REST, log
 from ncclprobe.checks.gpu.siblings import ALL, METAL, NO_LINKS, OTHER, PROTECTED, TREE, TWO, access
 from ncclprobe.checks.gpu.state import CAPPED, FULL, GIB, HEALTHY, WELL, box
@@ -10,7 +12,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
+from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
 from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent, Job
@@ -87,6 +89,7 @@ _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-
 _p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
 _SLOWED = replace(HEALTHY, throttle=("hw-thermal-slowdown",))
 _TWINS = Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8))
+_REFUSED = [access(each, "NS") for each in get_args(P2pStatus) if each not in ("OK", "GNS")]
 CASES: Cases = {
     "gpu.smi-canary": [("FAIL node: nvidia-smi", Smi(gpus=1), PAIR), (Smi(gpus=2), PAIR)],
     "gpu.count": [
@@ -117,6 +120,8 @@ CASES: Cases = {
         _p2p("FAIL node: GPU0 and GPU1", _ONE_WAY),
         _p2p("FAIL node: GPU0 and GPU1", access("NS", "NS"), _LINKED),  # no way through host memory: NCCL gives up
         _p2p("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", _SILENT),
+        *(_p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", each) for each in _REFUSED),
+        _p2p("NOTE unknown: GPUs", access("GNS", "NS")),
         _p2p(GUEST),
         _p2p(Pci()),
         _p2p(DESKTOP),

@@ -99,6 +99,7 @@ _ONE_LANE = fabric(port(0, Rate(50, 1, "HDR")), count=1)
 _FOUR = "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"
 _ALL_DOWN, _ALL_UNREAD = (fabric(*(port(n, **each) for n in range(4))) for each in (_DOWN, {"state": _UNREAD}))
 _DOUBLED = Fabric((*fabric().devices, *_SECOND_PORTS))
+_TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")
 CASES: Cases = {
     "ib.gdr/gdr": [
         _gdr("NOTE unknown: GPU0", _UNPLACED),
@@ -146,7 +147,7 @@ CASES: Cases = {
     "ib.state": [
         _state("FAIL link: mlx5_2:1", fabric(port(2, **_DOWN)), TWO_NODES),
         _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), pci=_NO_SYSFS),
-        _state("WARN link: mlx5_1:1", fabric(port(1, physical="LinkErrorRecovery"))),
+        *(_state("WARN link: mlx5_1:1", fabric(port(1, physical=each))) for each in _TRAINING),
         _state("FAIL link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), TWO_NODES),
         _state("WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1", fabric(*(port(n, **_DOWN) for n in range(3))), TWO_NODES),
         _state("FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", _ALL_DOWN, TWO_NODES),

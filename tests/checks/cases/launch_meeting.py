@@ -82,7 +82,8 @@ def _reached(outcome: str, seen: tuple[str, ...] = (), **details: Any) -> Reach:
 
 
 _BLAMED = {"refused": "job", "filtered": "unknown", "unreachable": "unknown", "address": "node", "denied": "image",
-           "route": "node", "foreign": "job", "stranger": "job", "a kind of tomorrow": "unknown"}  # fmt: skip
+           "route": "node", "foreign": "job", "stranger": "job", "a kind of tomorrow": "unknown",
+           "reset": "job", "too-big": "job", "garbled": "job"}  # fmt: skip
 _ONE_UNASKED = Every({**names_of("10.0.0.5").by_node, "n1": Absent("not asked")})
 _OF_EIGHT, _OF_FOUR = (
     detect({"RANK": rank, "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": gpus})

@@ -143,6 +143,7 @@ CASES: Cases = {
         _fqdn(_REAL_TOO),
     ],
     "launch.master/route": [
+        *(_route("WARN job: cni0", Interfaces((replace(CNI0, kind=each), ETH0))) for each in ("vxlan", "wireguard")),
         _route(_BOTH_CARDS, setting("NCCL_COMM_ID", "10.0.0.5:9999")),
         _route("FAIL node: node0", UNROUTED),
         _route("WARN image: ens1", Interfaces((_FIRST, ETH0))),

@@ -77,6 +77,10 @@ def _rows(wrong: int, *mismatches: Any) -> Rows:
     return Rows((replace(ROW, wrong=wrong, mismatches=mismatches),))
 
 
+_INSIDE = ("rank", "pair")
+_DEVICES = ("bnxt_re0", "irdma1", "rdmap1:1", "roceo1", "rxe0", "siw0", "efa_0", "ibp3", "mlx5_1:2", "eth1:1")
+_NICS = [replace(_BAD_NIC, where=f"n3 rail 1 ({each})") for each in _DEVICES]
+_OTHER_WAYS = [replace(SLOW_COPY, kind="d2h"), replace(SLOW_COPY, kind="bidirectional")]
 CASES: Cases = {
     "run.ladder": [(Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED)],
     "run.bandwidth": [
@@ -112,6 +116,8 @@ CASES: Cases = {
         ("FAIL fabric: all nodes rail 1", *_found(slow_rails={1: 0.4})),
         ("WARN fabric: all nodes rail 1", *_found(slow_rails={1: 0.6})),
         ("WARN fabric: n[0-2] with the others", *_found(kind="pair", culprits=(_SHARED,))),
+        *(("FAIL node: inside n2 on n2", *_found(intra_node=(replace(_SLOW_INSIDE, kind=each),))) for each in _INSIDE),
+        *((f"FAIL node: {each.where} on n3", *_found(kind="rail", culprits=(each,))) for each in _NICS),
         ("FAIL unknown: n0 to n1", *_found(wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
         ("FAIL unknown: n0 to n1 (mlx5_1)", *_found(nodes=2, wrong=(_BYTES, replace(_BYTES, wrong=9)))),
         ("FAIL unknown: n0 (eth0) to n2 (eth0)", *_found(lost=_LOST, excluded_ranks=_ASIDE)),
@@ -134,6 +140,7 @@ CASES: Cases = {
     ],
     "run.copies": [
         ("FAIL node: GPU3 on n0", Copies((_BETWEEN,)), ExpectedCopies({"n0": {"d2d": _LINKS}}), JUDGED),
+        *(("FAIL node: GPU3 on n0", Copies((each,)), BY_SLOT, JUDGED) for each in _OTHER_WAYS),
         (Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED),
     ],
 }

@@ -6,7 +6,7 @@ from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.checks.sync.roster import TWO_OF_THREE, below
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.placement import Placement
-from ncclprobe.facts.reach import Flood, Gathering, Trouble
+from ncclprobe.facts.reach import Flood, Gathering, HostFailure, StartedHosts, Trouble
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
@@ -62,10 +62,16 @@ _UNNAMED = replace(_FOUR, node_rank=None, names=())
 _BY_NAME = Every({"gpu01.cluster": replace(_FOUR, node_rank=None), "gpu03": _FOUR})
 _OTHER_WORLD = Every({**_ALL.by_node, "gpu03": replace(_FOUR, node_rank=2, nnodes=4096)})
 
+_KINDS: tuple[Any, ...] = ("lost", "absent", "silent", "version", "ssh", "lost")
+_FAILED = tuple(HostFailure(f"h{9 - i}", kind, f"h{9 - i} said {kind}") for i, kind in enumerate(_KINDS))
+_UNUSED = "; ".join(["WARN unknown: h[4,9] on h9 h4", *(f"WARN unknown: h{n} on h{n}" for n in (8, 7, 6, 5))])
+_TWO_AND_ONE = "FAIL unknown: gpu[02-03] on gpu02 gpu03; FAIL unknown: gpu04 on gpu04"
+_GONE = replace(_RESET, peer="10.0.0.9", detail="gone", node_rank=None)
 CASES: Cases = {
     "sync.nodes/node-missing": [
         ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
         ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
+        (_TWO_AND_ONE, four(0), _waited(replace(_HALF, peer="10.77.0.9", detail="left", node_rank=2), _HALF)),
         # who came half way, and who never came
         ("FAIL unknown: gpu02 on gpu02; FAIL unknown: gpu04 on gpu04", four(0, 2), _waited(_STOPPED)),
         ("FAIL unknown: gpu04 on gpu04", four(0, 1, 2), _waited(_BABBLE)),
@@ -82,11 +88,13 @@ CASES: Cases = {
         (_ALL, _waited(lost=(_RESET,))),  # it is lost and not missing
         (_OTHER_WORLD, _waited()),
     ],
+    "sync.nodes/host-unused": [(_UNUSED, Every({"n0": Absent("?"), "n1": StartedHosts(9, _FAILED)}))],
     "sync.nodes/node-lost": [
         ("FAIL unknown: gpu02 on gpu02; FAIL unknown: gpu04 on gpu04", _ALL, _waited(lost=(_RESET, _SILENT))),
         ("FAIL unknown: gpu04 on gpu04", _ALL, _waited(lost=(_LATE, _SILENT))),
         ("UNKNOWN: gpu02 left too late to report it to rank 0:", _ALL, _waited(lost=(_LATE,))),
         ("UNKNOWN: gpu04 left too late to report it to rank 0", _ALL, _waited(lost=(_SILENT,), floods=_FLOOD)),
+        ("FAIL unknown: 10.0.0.9,gpu02 on gpu02 10.0.0.9", _ALL, _waited(lost=(_RESET, _GONE))),
         (four(0, 1), _waited()),  # missing
     ],
     "sync.location/placement": [
