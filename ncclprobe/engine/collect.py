@@ -550,7 +550,7 @@ def _add_described_machine(host: Replay, facts: dict[type, Any]) -> dict[type, A
     gpus, launch, fabric = facts[Gpus], facts[Launch], facts[Fabric]
     if isinstance(fabric, Fabric) and found.some_nics and ("run", "nvidia-smi", "topo", "-m") not in host.answers:
         more[Fabric] = replace(fabric, cut=True)
-    if isinstance(gpus, Gpus) and not any(isinstance(gpu.name, str) and gpu.name for gpu in gpus.all):
+    if isinstance(gpus, Gpus) and not any(gpu.name for gpu in gpus.all):
         from ncclprobe.expect.recognise import product_named  # and with it the tables
 
         name = product_named(found, len(gpus.all))

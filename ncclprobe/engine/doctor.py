@@ -18,7 +18,7 @@ from ncclprobe.facts.machine import System
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.placement import Placement
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.process import SharedMemory
@@ -141,9 +141,8 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
 def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
     """Return a short digest that identifies the GPUs of a node; empty: one of them is unknown."""
     gpus = learned(facts, Gpus)
-    uuids = sorted(gpu.uuid for gpu in gpus.all if isinstance(gpu, Gpu)) if gpus else []
-    whole = gpus is not None and len(uuids) == len(gpus.all) and all(uuids)
-    if not (uuids and whole):
+    uuids = sorted(gpu.uuid for gpu in gpus.all) if gpus else []
+    if not uuids or not all(uuids):
         return ""
     import hashlib  # and with it OpenSSL's library
 
@@ -161,7 +160,7 @@ def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:
             yield f"{nic.name} carrier lost", (nic.carrier_changes - 1) // 2  # a bring-up is 1 or 2 of them
     gpus = learned(facts, Gpus)
     for gpu in gpus.all if gpus else ():
-        if isinstance(gpu, Gpu) and isinstance(gpu.ecc_ever, int):
+        if isinstance(gpu.ecc_ever, int):
             yield f"GPU{gpu.index} uncorrectable ECC", gpu.ecc_ever
 
 
