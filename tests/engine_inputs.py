@@ -1,5 +1,6 @@
 """What the engine makes of facts, runs and logs that differ in one thing: rows of `FUNCTIONS`, kept word for word."""
 
+import errno
 import io
 import json
 import os
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ncclprobe import api
+from report import samples
+
+from ncclprobe import api, signals
 from ncclprobe.checks.env.fixtures import fabric, gpus, having, hcas, interface, over, port
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.commands import main
-from ncclprobe.engine import inventory, measured
+from ncclprobe.commands import main, over_ssh
+from ncclprobe.commands.doctor import data_path
+from ncclprobe.engine import diagnose, inventory, measured
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import worst
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -30,8 +34,8 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
 from ncclprobe.facts.placement import GROUP, ZONE, Placement
 from ncclprobe.facts.process import SharedMemory
+from ncclprobe.facts.reach import HostFailure, Paths, RailRow, Rails, StartedHosts
 from ncclprobe.facts.reach import Path as Way
-from ncclprobe.facts.reach import Paths, RailRow, Rails
 from ncclprobe.facts.run.samples import (
     Copies,
     Expected,
@@ -46,6 +50,7 @@ from ncclprobe.facts.run.samples import (
 )
 from ncclprobe.facts.run.samples import Rows as RunRows
 from ncclprobe.facts.software import NcclLibrary, Software
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note, warn
 from ncclprobe.model.measurement import Band, Measurement, Samples, SkippedRow
 from ncclprobe.model.nccl_selection import Decision, DirectChoice, NetworkChoice
@@ -63,6 +68,7 @@ from tests import (
     test_diagnose,
     test_expected,
     test_files_of_commands,
+    test_hosts,
     test_topo,
 )
 
@@ -416,7 +422,10 @@ def _printed(line: str, folder: str = ".", columns: str = "80", **variables: str
     clean = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     clean |= {"HOME": "/home/u", "COLUMNS": columns, **variables}
     with mock.patch.dict(os.environ, clean, clear=True), redirect_stdout(out), redirect_stderr(out):
-        code = main(shlex.split(line))
+        try:
+            code = main(shlex.split(line))
+        except SystemExit as left:  # the page of a command
+            code = int(left.code or 0)
     return code, [each.split() for each in out.getvalue().replace(f"{folder}/", "").splitlines()]
 
 
@@ -469,6 +478,76 @@ def _expected_inputs() -> Rows:
         yield f"under {name}", _printed("expect --machine dgx-h100 --nodes 2 -b 8G -e 8G", **{variable: value})
 
 
+def _orders_inputs() -> Rows:
+    """What each host starts, under which variables, and what of a command line it gets."""
+    for name, (calls, asked) in test_hosts.CALLS.items():
+        found = over_ssh.host_orders(asked, calls, ["pairs", "-q"], 59.6, {"config": "x"})
+        told = [(order.words, [{**each, **({"NCCLPROBE_TOKEN": "secret"} if "NCCLPROBE_TOKEN" in each else {})}
+                 for each in order.ranks], order.files, order.report, order.keep) for order in found]  # fmt: skip
+        yield name, told
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "own.toml").write_text("x = 1\n")
+        for line in (
+            "doctor --hosts a,b --json r.json -q --timeout=9 --config F/own.toml --path data --backend gloo",
+            "doctor --hosts=a --html=r --markdown r --junit r --prometheus r --nodes-out d --keep k -v --no-color",
+            "bandwidth --hostfile h --expect F/own.toml --baseline=F/own.toml --op all_reduce=x -b 8 --remote-python p",
+            "doctor --path=/a/../b --path ./c --select x --timeout", "doctor --config",
+        ):  # fmt: skip
+            try:
+                words, texts = over_ssh.host_words(line.replace("F/", f"{folder}/").split())
+                yield line, ([each.replace(str(Path.cwd()), "HERE") for each in words], texts)
+            except UsageError as refused:
+                yield line, str(refused)
+
+
+def _failures_inputs() -> Rows:
+    """What a report becomes if hosts took no part in it."""
+    failed = tuple(
+        HostFailure(f"h{n}", kind, "words") for n, kind in enumerate(("ssh", "absent", "silent", "version", "lost"))
+    )
+    well = samples.HEALTHY
+    reports = {"healthy": well, "sick": samples.SICK, "cut": samples.INCONCLUSIVE, "bare": replace(well, nodes=()),
+               "missing": replace(well, missing_nodes=("h1",)),
+               "told": replace(well, pages={"a.b": "x"}, explained={"a.b": "x"})}  # fmt: skip
+    ways: tuple[dict[str, Any], ...] = ({}, {"fail_on": "warn"}, {"gates": False}, {"ignore": ("sync.nodes",)})
+    for (name, report), gone, options in product(reports.items(), ((), failed[:1], failed), ways):
+        question = diagnose.ask(diagnose.Judging(**options), ("doctor",), Job())
+        found = over_ssh.add_hosts(report, question, StartedHosts(3, gone))
+        own = [(v.id, v.node, v.status, v.why, [f.line for f in v.findings]) for v in found.checks[-1:]]
+        more = (found.coverage, sorted(found.pages), sorted(found.explained))
+        yield f"{name}, {len(gone)} gone, {options}", (found.status, found.exit_code, found.missing_nodes, own, *more)
+        if not options:
+            twice = over_ssh.add_hosts(found, question, StartedHosts(3, failed))
+            yield f"{name}, {len(gone)} gone, again", [each.key for each in twice.checks]
+
+
+def _ends_inputs() -> Rows:
+    """How a command ends that raises something, started by hand and as a rank."""
+    errors: dict[str, BaseException | None] = {
+        "usage": UsageError("no\tgood"), "interrupted": KeyboardInterrupt(), "terminated": signals.Interrupted(15),
+        "memory": MemoryError(), "long": OSError(errno.ENAMETOOLONG, "too long", "x" * 90),
+        "loop": OSError(errno.ELOOP, "loop"), "full": OSError(errno.ENOSPC, "full"),
+        "closed": OSError(errno.EBADF, "closed"), "disk": OSError(errno.EIO, "disk"), "bug": KeyError("x"),
+        "fails": None,
+    }  # fmt: skip
+    torchrun = {"TORCHELASTIC_RUN_ID": "x"}
+    for name, error in errors.items():
+        for variables in (
+            {}, torchrun, torchrun | {"RANK": "0"}, torchrun | {"RANK": "1"}, torchrun | {"LOCAL_RANK": "1"},
+            {"RANK": "1"}, {"NCCLPROBE_FOLDER": "/no"}, torchrun | {"RANK": "0", "NCCLPROBE_FOLDER": "/no"},
+        ):  # fmt: skip
+            for line in ("topo", "topo --fail-on warn", "topo --fail-on=warn")[: 1 if error else 3]:
+                file = mock.patch("tempfile.NamedTemporaryFile", side_effect=OSError)
+                with mock.patch("ncclprobe.commands.topo.main", side_effect=error, return_value=4), file:
+                    yield f"{name} {variables} {line[5:]}", _printed(line, **variables)
+    for line in ("", "-h", "--help-all", "help", "help topo", "help help", "version", "--version", "help version",
+                 "help doctor", "checks x --help"):  # fmt: skip
+        yield f"line {line}", _printed(line)
+    paths = [data_path(text) for text in ("/data", "/data/", "/data:v2", "/a/../b", "sets", "/" + "x" * 1000)]
+    yield "paths", [each.replace(str(Path.cwd()), "HERE") for each in paths]
+    yield "ASCII", ["\u00b7\u00d7\u00b1\u2026\u2013\u2022\u00b5\u2192\u2019\u00e9a".encode("ascii", "plainly").decode()]
+
+
 def _pages_inputs() -> Rows:
     """What is explained of checks, causes and variables, and which checks are listed, at two widths."""
     for name in test_catalogue.PAGES:
@@ -512,6 +591,9 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "compared": _compared_inputs,
     "site-files": _site_inputs,
     "topo-texts": _topo_inputs,
+    "host-orders": _orders_inputs,
+    "host-failures": _failures_inputs,
+    "raised": _ends_inputs,
     "entries": _pages_inputs,
     "expected-lines": _expected_inputs,
     "wrong-asks": _wrong_inputs,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.commands import COMMANDS, GROUPS, completion, main
+from ncclprobe.commands import COMMANDS, completion, main
 from ncclprobe.commands.arguments import BRIEF, MOST, Parser
 from ncclprobe.commands.demo import DEMOS
 from ncclprobe.engine import diagnose
@@ -65,29 +65,6 @@ def test_the_examples_are_commands_that_the_parser_takes(
         words = shlex.split(example.partition(" -- ")[0])  # behind it stands the user's own command
         place = next(n for n, word in enumerate(words) if word.removeprefix("ncclprobe.") in COMMANDS)
         parser_of(words[place].removeprefix("ncclprobe.")).parse_args(words[place + 1 :])
-
-
-def test_every_command_stands_in_one_group_on_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for group, commands in GROUPS.items():
-        below = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
-        assert [line.split()[0] for line in below] == list(commands)
-    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
-
-
-def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
-    both = (["help"], ["--help"]), (["help", "help"], ["--help"]), (["help", "version"], ["--help"])
-    for words, options in (*both, (["version"], ["--version"])):
-        assert main(words) == main(options) == 0
-        printed = capsys.readouterr().out
-        assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
-    assert shown(capsys, "help", "doctor") == shown(capsys, "doctor", "--help")
-    assert main(["help", "doctro"]) == 2
-    assert "did you mean doctor" in capsys.readouterr().err
 
 
 def test_an_error_is_folded_on_a_terminal_and_one_line_elsewhere(

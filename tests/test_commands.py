@@ -144,8 +144,6 @@ def test_a_capture_is_private_names_what_to_do_with_it_and_is_judged_once(tmp_pa
 @each_row(
     ("argv", "words"),
     [
-        (["doctor", "--path", "a\n/b"], "is not a path"),
-        (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
         (["report", *[SAVED] * (bounds.SERIES_REPORTS + 1)], f"; give {bounds.SERIES_REPORTS} at most"),
         (["compare", "no\x1b[31m\nsuch — file", "b"], "no\\x1b[31m\\nsuch — file: cannot be read"),
     ],

@@ -7,22 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.commands.doctor import data_path
-from tests.each_row import each_row
-
 
 def doctor(*argv: str | Path) -> tuple[int, dict[str, dict[str, Any]]]:
     words = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--json", "-", "--select", "data.*"]
     done = subprocess.run([*words, *map(str, argv)], capture_output=True, text=True, timeout=100)
     return done.returncode, {check["id"]: check for check in json.loads(done.stdout)["checks"]}
-
-
-@each_row(
-    ("text", "path"),
-    [("/data", "/data"), ("/data/", "/data"), ("/data:v2", "/data:v2"), ("sets", str(Path("sets").absolute()))],
-)
-def test_a_path_is_taken_in_full(text: str, path: str) -> None:
-    assert data_path(text) == path
 
 
 def test_without_a_path_nothing_is_judged() -> None:

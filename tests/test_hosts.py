@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import hosts, main, over_ssh
+from ncclprobe.model.values import replace
 from ncclprobe.report.delivery import Output
 from ncclprobe.session.ssh import here, there
 from ncclprobe.wire import SECRET_BYTES
@@ -45,15 +46,6 @@ def test_host_files_of_mpirun_and_ranges_of_slurm_are_read(tmp_path: Path) -> No
     assert named(tmp_path, ["--hosts", "a,n[1-2]"]) == ("a", "n1", "n2")
 
 
-def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text("x = 1\n")
-    typed = f"doctor --hosts a,b --json r.json -q --timeout=9 --config {file} --path data --backend gloo"
-    words, texts = over_ssh._words(typed.split())
-    assert words == [*("doctor", "--config", "{config}", "--path", str(Path.cwd() / "data"), "--backend", "gloo")]
-    assert texts == {"config": "x = 1\n"}
-
-
 def answered(*gpus: int) -> list[here.Call]:
     """Hosts h0, h1, … that have answered, with so many GPUs."""
     import selectors
@@ -64,37 +56,28 @@ def answered(*gpus: int) -> list[here.Call]:
     return calls
 
 
-def test_nodes_get_their_places_and_the_token_is_on_no_command_line() -> None:
-    asked = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output())
-    orders = over_ssh._orders(asked, answered(8, 8), ["doctor"], 60.0, {})
-    tokens = {variables["NCCLPROBE_TOKEN"] for order in orders for variables in order.ranks}
-    (token,) = tokens
+ALONE = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output())
+CALLS: dict[str, tuple[list[here.Call], over_ssh.Started]] = {
+    "two nodes": (answered(8, 8), ALONE),
+    "two nodes, kept": (answered(8, 8), replace(ALONE, keep=Path("kept"))),
+    "one node": (answered(8), ALONE),
+    "nobody": ([], ALONE),
+    **{f"ranks of {gpus}": (answered(*gpus), replace(ALONE, ranks=lambda each: max(each, 1)))
+       for gpus in ((2, 0, 3), (3, 1), (4,), (1,), (0,))},
+}  # fmt: skip
+"""Hosts that answered; tests/data/command_values/host-orders.txt has what each starts."""
+CALLS["an address"] = (answered(2, 1), CALLS["two nodes"][1])
+CALLS["an address"][0][0].hello = there.Hello("1", 2, 30_000, "10.0.0.7")
+CALLS["an address"][0][1].host = "n@m@h1"
+
+
+def test_the_token_is_on_no_command_line() -> None:
+    orders = over_ssh.host_orders(CALLS["two nodes"][1], answered(8, 8), ["doctor"], 60.0, {})
+    (token,) = {variables["NCCLPROBE_TOKEN"] for order in orders for variables in order.ranks}
     assert len(token) >= SECRET_BYTES
     assert not any(token in word for order in orders for word in order.words)
-    assert [order.words[3:7] for order in orders] == [("--nnodes", "2", "--node-rank", str(n)) for n in (0, 1)]
-    assert all(order.words[7:] == ("--master-addr", "h0", "--master-port", "20000") for order in orders)
-    assert [order.report for order in orders] == [True, False]
     assert "NCCLPROBE" not in " ".join(here.command("h0", "/opt/a b/python", 30.0))
     assert "'/opt/a b/python'" in here.command("h0", "/opt/a b/python", 30.0)[-1]
-
-
-def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
-    asked = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output(), ranks=lambda gpus: max(gpus, 1))
-    orders = over_ssh._orders(asked, answered(2, 0, 3), ["pairs"], 60.0, {})
-    seen = [(each["RANK"], each["LOCAL_RANK"], each["NODE_RANK"]) for order in orders for each in order.ranks]
-    assert seen == [
-        ("0", "0", "0"),
-        ("1", "1", "0"),
-        ("2", "0", "1"),
-        ("3", "0", "2"),
-        ("4", "1", "2"),
-        ("5", "2", "2"),
-    ]
-    assert {each["WORLD_SIZE"] for order in orders for each in order.ranks} == {"6"}
-    assert orders[0].words == ("pairs", "--timeout", "60")
-    (alone,) = over_ssh._orders(asked, answered(4), ["pairs"], 60.0, {})
-    assert alone.words == ("pairs", "--timeout", "60", "--nproc", "4")
-    assert "RANK" not in alone.ranks[0]
 
 
 def test_how_long_a_host_may_take_follows_timeout() -> None:

@@ -232,12 +232,6 @@ def test_no_room_for_what_is_asked_is_wrong_usage_at_once(command: str, monkeypa
 
 
 @each_row("command", COMMANDS)
-def test_a_misspelt_option_is_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--no-such-option"]) == OUTCOMES[command]["typo"].code
-    assert capsys.readouterr().out == ""
-
-
-@each_row("command", COMMANDS)
 def test_every_command_has_its_lines_of_the_table_and_says_them(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

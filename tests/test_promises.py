@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zoo
@@ -18,7 +17,6 @@ from fleet.made import day_of
 
 from ncclprobe import api, page
 from ncclprobe.commands import arguments, main
-from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.collect import capture_facts
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.host import files
@@ -29,19 +27,6 @@ from ncclprobe.model.rails import RailPort
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.nccl.selection import gpu_rails
 from tests.each_row import each_row
-
-
-def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr(api, "_run_command", lambda *given: seen.extend(given))
-    expect = tmp_path / "e.toml"
-    asked: dict[str, Any] = {"largest": 65536, "nproc": 2, "backend": "gloo", "expect": expect}
-    api.bandwidth(["all_gather"], timeout_s=9.0, progress=print, **asked)
-    command, words, timeout_s, progress = seen
-    options = command_line.parse(words)
-    assert (command, timeout_s, progress) == ("bandwidth", 9.0, print)
-    assert (options.ops, max(options.sizes), options.nproc) == (("all_gather",), 65536, 2)
-    assert (options.backend, options.expect) == ("gloo", str(expect))
 
 
 def test_every_address_that_a_report_prints_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

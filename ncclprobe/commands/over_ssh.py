@@ -58,9 +58,9 @@ class Started(Struct, frozen=True):
 
 def run(asked: Started, question: Question) -> int:
     """Run the command on the hosts, deliver their report, and return its exit code. Raises UsageError."""
-    words, texts = _words(asked.argv)
+    words, texts = host_words(asked.argv)
     present, failed = _run_orders(
-        asked, question, lambda present, left_s: _orders(asked, present, words, left_s, texts)
+        asked, question, lambda present, left_s: host_orders(asked, present, words, left_s, texts)
     )
     first = present[0] if present else None
     report = _report(question, first, failed)
@@ -72,7 +72,7 @@ def run(asked: Started, question: Question) -> int:
 
 def look(asked: Started, question: Question) -> tuple[dict[str, str], StartedHosts]:
     """Return the captures that each host keeps, by file name, and which hosts took no part."""
-    words, texts = _words(asked.argv)
+    words, texts = host_words(asked.argv)
 
     def orders(present: Sequence[Call], left_s: float) -> list[Order]:
         line = (*words, "--timeout", f"{left_s:g}")
@@ -117,7 +117,7 @@ def keep(folder: Path, kept: Mapping[str, str], left: int) -> None:
         delivery.complain(f"--keep: {left} captures are left out, because together they are too large")
 
 
-def _words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def host_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the words of `argv` for the hosts, and the contents of the files that they name."""
     words, texts = list[str](), dict[str, str]()
     rest = iter(argv)
@@ -135,7 +135,7 @@ def _words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return words, texts
 
 
-def _orders(
+def host_orders(
     asked: Started, present: Sequence[Call], words: Sequence[str], left_s: float, extra: Mapping[str, str]
 ) -> list[Order]:
     """Return what each host starts. They meet at the first."""
