@@ -15,10 +15,10 @@ from expect.test_recognise import ideal
 from ncclprobe.checks.env.fixtures import having
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect import assumed, bands, bound, composed, copies, elsewhere, log_findings, visible
-from ncclprobe.expect.expected import Described, expectation, expecting, expecting_pairs
+from ncclprobe.expect.expected import Described, describe, expectation, expecting, expecting_pairs
 from ncclprobe.expect.pinned import NOTHING, pinned
 from ncclprobe.expect.predict import predict
-from ncclprobe.expect.recognise import expectation_context, recognise
+from ncclprobe.expect.recognise import expectation_context, recognise, should_be
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.expect.tuner import cost
@@ -126,7 +126,7 @@ def boxes() -> Rows:
     for name in (*_NAMES, *names[::3], *whole, *(f"{each} NVL4" for each in names[::9])):
         alike = [each for each in ("NVIDIA H100 NVL", "NVIDIA L40S", "Other") if composed.same_gpu(name, each)]
         found = [_called(find, name) for find in (composed.product_called, composed.machine_called)]
-        yield f"name {name}", word(composed.capability_of(name), alike, *found)
+        yield f"name {name}", word(composed.is_composed(name), composed.capability_of(name), alike, *found)
 
 
 def _called(find: Callable[[str], Any], name: str) -> object:
@@ -147,22 +147,36 @@ _OTHER: dict[str, Sequence[Any]] = {
 }  # fmt: skip
 
 
+_SYSTEMS = (A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, PLAIN, RACK, SOCKETS, V100)
+_OF_TYPES: dict[str, Sequence[Any]] = {
+    "Links.nics": (None, 4), "Links.nic_gbps": (None, 100.0), "Links.unverified": (("nics",), ("network", "gdr"), ()),
+    "Links.network": (None, "sockets", "slingshot", "roce"), "MachineType.origin": ("a site", "site 2"),
+    "Match.cpus": (("EPYC", "Neoverse-V2"), ("Xeon",)), "Match.elsewhere": (True,), "Match.cloud": ("", "aws"),
+    "Match.gpu_names": (("NVIDIA H100 80GB HBM3", "NVIDIA L40S"),), "Links.gpus": (2, 4), "Match.twins": (("x",), ()),
+}  # fmt: skip
+
+
 def types() -> Rows:
-    """Yield what each machine is taken for of which one or two facts are others."""
+    """Yield what each machine is taken for of which one or two facts are others, among types of which some are."""
     every = list(machines.table().values())
-    for number in range(400):
+    for number in range(600):
         draw = Random(number)
         machine = every[number % len(every)]
-        changes = some_of(draw, _OTHER)
-        found = recognise(replace(ideal(machine), **changes), every[:: draw.choice((1, 1, -1, 3))])
-        yield f"{number} {machine.name} {sorted(changes)}", word(found.candidates, found.differs, found.why)
+        own = altered(draw, machine, _OF_TYPES, 0.15) if number % 3 == 0 else machine
+        known = [
+            *(every[:: draw.choice((1, 1, -1, 3))] if number % 9 else [machine]),
+            *([own] if own is not machine else []),
+        ]
+        changes = some_of(draw, _OTHER) if number % 6 else {}
+        found = recognise(replace(ideal(draw.choice((machine, own))), **changes), known)
+        rest = should_be(found, draw.choice(_SYSTEMS)) if number % 3 == 0 else ""
+        yield f"{number} {machine.name} {sorted(changes)}", word(found.candidates, found.differs, found.why, rest)
 
 
-_SYSTEMS = (A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, PLAIN, RACK, SOCKETS, V100)
 _FIELDS: dict[str, Sequence[Any]] = {
     "gpus": (1, 2, 3, 4, 5, 6, 8), "nvlinks": (0, 4, 6, 12, 17),
     "fabric": ("none", "pairs", "mesh", "cube-mesh", "nvswitch"), "domain_gpus": (0, 2, 4, 8, 72),
-    "nvls": (True, False), "pcie_GBps": (0.0, 3.0, 12.0, 24.0, 48.0, 96.0), "p2p": (False,), "at_roots": (True,),
+    "nvls": (True, False), "pcie_GBps": (3.0, 12.0, 24.0, 48.0, 96.0), "p2p": (False,), "at_roots": (True,),
     "processor": ("unknown", "amd", "arm", "bdw", "skl", "spr", "emr", "zhaoxin", "yongfeng", "power9"),
     "sockets": (1, 2, 4), "nics": (0, 1, 2, 3, 4, 8, 16, 32),
     "nic_gbps": (0.0, 10.0, 25.0, 100.0, 200.0, 400.0, 800.0), "nic_path": ("PIX", "PXB", "PHB", "NODE", "SYS"),
@@ -191,10 +205,22 @@ def _system(draw: Random) -> NodeSystem:
 
 def systems() -> Rows:
     """Yield what is expected of one call on a machine of which some parts are others, and what NCCL's search finds."""
-    for number in range(420):
+    for number in range(1500):
         draw = Random(number)
         system, shape, op = _system(draw), Shape(draw.choice(_SHAPES)), draw.choice(_OPS)
         nbytes, release = draw.choice(_SIZES), draw.choice(_RELEASES)
+        if number >= 420:
+            found = predict(system, shape, op, nbytes, release)
+            short = found and (
+                found.algorithm,
+                found.protocol,
+                found.channels,
+                found.time_us,
+                found.wire_GBps,
+                found.confidence,
+            )
+            yield f"{number} {op} {nbytes} {shape.gpus}", word(short)
+            continue
         settings = pinned(having(**some_of(draw, _PINS)), release) if number % 3 == 1 else NOTHING
         found = graphs(system, shape, release)
         told = [word(found)]
@@ -414,6 +440,28 @@ def nodes() -> Rows:
         yield f"{number} {name}", [[each] for each in told]
 
 
+def texts() -> Rows:
+    """Yield what is expected of machines that pasted texts name, and of which they show some GPUs, links and ports."""
+    of = ("Gpu.fabric", "NvLinks.gpus", "Port.state", "Port.rate", "Port.link_layer", "Fabric.cut", "Gpu.name")
+    for number in range(160):
+        draw, name = Random(number), ("hgx-h100", "gb200-tray", "l40s-8", "hgx-h200", "aws-p4d")[number % 5]
+        pool = {key: _OF_NODES[key] for key in draw.sample(of, 2)} | {
+            "NvLinks.gpus": ((_UNREAD,) * 8, (_UNREAD,) * 4, ())
+        }
+        odds = draw.choice((0.3, 1.0))
+        facts = {kind: altered(draw, fact, pool, odds) for kind, fact in test_choices.snapshot(name).facts.items()}
+        facts |= {NamedMachine: draw.choice(_NAMED)} | _settings(draw, 1)
+        facts |= dict.fromkeys(
+            draw.sample((Gpus, Fabric, Interfaces, Pci, Machine, NvLinks), draw.randint(0, 3)), _UNREAD
+        )
+        context, known = expectation_context(facts), describe(facts)
+        bounds = bound.predicted(facts, draw.choice((1, 4)))
+        yield (
+            f"{number} {name}",
+            [[word(each)] for each in ((context.system, context.why), known.machine, known.why, bounds)],
+        )
+
+
 def plugins() -> Rows:
     """Yield the network of nodes with drawn plugins, settings and interfaces, and what vendors say of the settings."""
     paths = ("/usr/lib/libnccl-net.so", "/opt/x.so", "/lib/libnccl-net-ofi.so", "/usr/lib/a.so", "/x/libnccl-net-ib.so")
@@ -448,6 +496,8 @@ def refused() -> Rows:
         wrong.append((f"band {number}", partial(bands.from_toml, text, "a.toml")))
     for number, (text, gpu) in enumerate(test_topology_file.REFUSED):
         wrong.append((f"topology {number} {gpu}", partial(test_topology_file.read, text, gpu)))
+    for number, text in enumerate(test_machines.RIGHT):
+        yield f"right {number}", word(machines.from_toml(text, "a.toml").published)
     for name, read in wrong:
         with pytest.raises(UsageError) as found:
             read()
@@ -463,6 +513,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "drawn-usual": usual,
     "drawn-nodes": nodes,
     "drawn-plugins": plugins,
+    "drawn-texts": texts,
     "drawn-published": published,
     "refused": refused,
 }

@@ -6,11 +6,10 @@ What is assumed of each box, and why one is refused, is kept in tests/data/comma
 import pytest
 
 from ncclprobe.engine.expect_target import machine_of
-from ncclprobe.expect.composed import composed, is_composed
+from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
-from ncclprobe.expect.tables import machines
 from ncclprobe.model.ops import OPS
 from tests.each_row import each_row, known, some
 
@@ -80,7 +79,3 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
     box = composed(text)
     found = known(predict(box, Shape((box.gpus,)), "all_reduce", 8 * GIB))
     assert found.busbw_GBps == pytest.approx(seen, rel=0.05)
-
-
-def test_a_name_of_a_type_is_no_box() -> None:
-    assert not any(is_composed(name) for name in ("dgx-h100", "p5.48xlarge", *machines.table()))

@@ -112,22 +112,14 @@ WRONG = (
     *("#" * (2 << 20), toml(also="published = 3")),
 )
 """Files that are refused; their messages are in tests/data/command_values/refused.txt."""
-
-
-def test_a_number_that_its_algorithm_allows_is_taken_and_two_sizes_may_stand_side_by_side() -> None:
-    for changes in (
-        {"busbw_GBps": "700.0", "algorithm": '"nvls"'},
-        {"busbw_GBps": "487.0", "nodes": "2", "algorithm": '"nvlstree"'},
-        {"busbw_GBps": "450.0", "nodes": "2", "algorithm": '"tree"'},
-        {"busbw_GBps": "800.0", "nodes": "2", "algorithm": '"sharp"'},
-        {"busbw_GBps": "400.0", "nodes": "2"},
-        {"busbw_GBps": "450.0"},
-        {"op": '"all_to_all"', "busbw_GBps": "93.0", "nodes": "2"},
-    ):
-        assert from_toml(toml("published", **changes), "box.toml").published
-    two = toml("published", below_bytes='"2G"', also=PUBLISHED.replace('"1G"', '"2G"'))
-    (first, _) = from_toml(two, "b").published
-    assert (first.min_bytes, first.max_bytes) == (1 << 30, (2 << 30) - 1)
+RIGHT = (
+    *(toml("published", busbw_GBps="700.0", algorithm='"nvls"'), toml("published", busbw_GBps="450.0")),
+    *(toml("published", busbw_GBps=rate, nodes="2", algorithm=name) for rate, name in (
+        ("487.0", '"nvlstree"'), ("450.0", '"tree"'), ("800.0", '"sharp"'), ("400.0", None),
+    )),
+    toml("published", op='"all_to_all"', busbw_GBps="93.0", nodes="2"),
+    toml("published", below_bytes='"2G"', also=PUBLISHED.replace('"1G"', '"2G"')),
+)  # fmt: skip
 
 
 SCALARS = st.one_of(

@@ -66,16 +66,6 @@ def test_one_node_one_nvlink_fabric_sockets_and_unknown_nics_have_no_limit() -> 
 LONE = replace(A100, gpus=1, nics=1, nic_gbps=100, domain_gpus=1)
 
 
-@each_row(("gbps", "slot", "aligned", "seen"), [(100, 12, 11.35, 8.8), (100, 12, 11.35, 6.04), (400, 48, 46, 25)])
-def test_without_gpudirect_the_host_is_in_the_way(gbps: float, slot: float, aligned: float, seen: float) -> None:
-    lone = replace(LONE, nic_gbps=gbps, pcie_GBps=slot)
-    direct, through_host = (limit_of(replace(lone, gdr=gdr), (1, 1), "all_gather") for gdr in (True, False))
-    assert 0.9 * direct.value_GBps <= aligned
-    assert 0.6 * through_host.value_GBps <= seen <= 1.2 * through_host.value_GBps
-    assert through_host.value_GBps < 0.9 * aligned
-    assert ("GPUDirect" in through_host.why, through_host.confidence) == (True, "low")
-
-
 @given(
     st.sampled_from([H100, A100, MEGA, HIGH, P4DE, ALPS, GB300, replace(H100, network=None, gdr=False)]),
     st.lists(st.integers(1, 4), min_size=2, max_size=40),

@@ -44,10 +44,3 @@ def test_a_pinned_ring_is_expected_at_a_rings_speed_and_passes_there() -> None:
         assert (found.worst, once((RING, RING), found).status) == ("fail", "pass")
         assert f"NCCL_ALGO={value}" in found.why
     assert once((RING, RING), USUAL).status != "pass"
-
-
-def test_numbers_of_one_byte_are_not_added_up_by_switches() -> None:
-    byte, word = (expected(NOTHING, itemsize=size) for size in (1, 4))
-    assert byte.value == pytest.approx(RING, rel=0.02)
-    assert byte.value < 0.8 * word.value
-    assert expected(NOTHING, "all_gather", itemsize=1) == expected(NOTHING, "all_gather", itemsize=4)

@@ -102,13 +102,6 @@ def test_two_nodes_of_a100_take_what_nccl_s_model_chooses(
     assert found.busbw_GBps == pytest.approx(busbw, rel=0.09)
 
 
-def test_bus_bandwidth_above_the_wire_is_of_nvls_and_a_forced_ring_stays_below_its_nics() -> None:
-    switch, ring = (predicted(H100, NODE, algorithm=algorithm) for algorithm in (None, "Ring"))
-    assert (switch.above_the_wire, ring.above_the_wire, ring.algorithm) == (True, False, "Ring")
-    free, held = (predicted(MEGA, PAIR, algorithm=algorithm) for algorithm in (None, "Ring"))
-    assert held.busbw_GBps < 200 < free.busbw_GBps
-
-
 @given(
     st.sampled_from([H100, A100, B200, MEGA, GB300, PCIE]),
     st.lists(st.integers(1, 8), min_size=1, max_size=12),

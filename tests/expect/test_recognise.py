@@ -6,9 +6,9 @@ What each capture shows and is taken for is kept in tests/data/command_values/re
 from pathlib import Path
 
 from expect.boxes import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import MachineFacts, Recognised, recognise, seen, should_be
+from ncclprobe.expect.recognise import MachineFacts, Recognised, recognise, seen
 from ncclprobe.expect.system import NodeSystem
-from ncclprobe.expect.tables.machines import MachineType, Match, find, table
+from ncclprobe.expect.tables.machines import MachineType, table
 from ncclprobe.expect.visible import nvlink_fabric, system_of
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.model.snapshot import Absent
@@ -82,30 +82,6 @@ def test_every_capture_is_a_system_or_says_why_and_of_one_type_at_most_which_a_f
         assert (links.gpus > 0, links.pcie_GBps > 0) == (True, True)
         assert (links.fabric == "none") == (links.nvlinks == 0) == (links.nvlink_GBps == 0)
         assert (links.network is None) == (links.nics == 0)
-
-
-def test_what_was_not_read_is_told_and_two_types_without_a_word_about_each_other_are_ambiguous() -> None:
-    blind = seen(replace(named("hgx-h100")[0], gpus=Absent("no driver")), Absent("denied"))
-    assert (blind.unknown, blind.gpus) == (("firmware: denied", "GPUs: no driver"), 8)
-    one = find("HGX H100")
-    other = replace(one, name="HGX H100 copy", match=Match(one.match.gpu_names, elsewhere=True))
-    found = recognise(ideal(one), [one, other])
-    assert (found.machine, found.candidates) == (None, ("HGX H100", "HGX H100 copy"))
-    assert recognise(ideal(one), [one, replace(other, origin="a site")]).machine == replace(other, origin="a site")
-
-
-def test_a_machine_should_be_as_its_type_and_a_board_has_the_nics_that_are_here() -> None:
-    assert should_be(of("ib-down"), system("ib-down")) == find("DGX H100").system()
-    here = system("hgx-h200")
-    board = should_be(of("hgx-h200"), here)
-    assert isinstance(board, NodeSystem)
-    assert (board.name, board.nics, board.nic_gbps) == ("HGX H200", here.nics, here.nic_gbps)
-    assert should_be(of("l40s-8"), here) is here
-    assert should_be(of("dgx-b200"), Absent("no")) == find("DGX B200").system()
-    healthy = {"hgx-h100": "DGX H100", "dgx-a100": "DGX A100", "dgx-1v": "DGX-1V", "dgx-b200": "DGX B200"}
-    for name, type_ in healthy.items():
-        made = find(type_).system()
-        assert replace(system(name), name=made.name, source=made.source, nic_path=made.nic_path) == made
 
 
 def test_bridges_of_four_are_told_from_a_mesh_and_from_a_dgx_1() -> None:

@@ -142,16 +142,21 @@ def _nics(number: int) -> tuple[Nic | None, ...]:
 
 def tests_of_ranks() -> Rows:
     """Yield what is concluded of drawn pairs of ranks, on one node and on several, and which rows are refused."""
-    for number in range(60):
+    for number in range(110):
         draw, per_node = Random(number), (4, 1, 2, 8, 4)[number % 5]
         hosts = tuple(f"h{rank // per_node}" for rank in range(8))
         slow = {rank: draw.choice((0.5, 0.8, 0.93)) for rank in draw.sample(range(8), draw.randrange(4))}
+        ends, part = draw.sample(range(8), 4), draw.choice((0.5, 0.8))
+        pairs = [(ends[0], other) for other in ends[1 : draw.randint(2, 4)]] if number % 4 == 3 else []
+        group = {*ends} if number % 8 == 6 else set()
+        slow = {} if pairs or group else slow
         rows, lost = list[PairRow](), list[LostTransfer]()
         for step, (src, dst), both in product(range(4), permutations(range(8), 2), (False, True)):
             inside = hosts[src] == hosts[dst] and per_node < 8
             if step and not inside and draw.random() < 0.6:
                 continue
             share = min(slow.get(src, 1.0), slow.get(dst, 1.0) if number % 2 else 1.0)
+            share *= part if (src, dst) in pairs or (dst, src) in pairs or (src in group) != (dst in group) else 1.0
             if draw.random() < 0.01:
                 lost.append(LostTransfer(src, dst, f"timed out at {step}", step, inside))
                 continue
