@@ -226,14 +226,14 @@ def _write_secret(path: Path) -> None:
     """Write a new secret atomically, unless another node was faster. Raises OSError."""
     files.make_folder(path.parent, 0o700)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-        file.write(secrets.token_hex(SECRET_BYTES))
-        os.fsync(file.fileno())
     try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+            file.write(secrets.token_hex(SECRET_BYTES))
+            os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
             os.link(part, path)
     finally:
-        part.unlink()
+        part.unlink(missing_ok=True)
 
 
 def _read_secret(path: Path) -> bytes:
