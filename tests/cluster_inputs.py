@@ -1,15 +1,18 @@
 """Paths between nodes, names, listeners and rails of made-up nodes, without a connection: rows of `FUNCTIONS`."""
 
+import asyncio
 import errno
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path as File
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ncclprobe.checks.ib.fixtures import PLAIN
 from ncclprobe.cluster import admission, gather
@@ -32,6 +35,7 @@ from ncclprobe.facts.reach import MeshListener, Path, Paths, Reach
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host.capture import dump
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
@@ -133,6 +137,11 @@ def _walks_inputs() -> Rows:
             except ValueError as refused:
                 found.append(str(refused))
         yield address, *found
+    four, six = (
+        [MeshListener(role, "eth0", at, 4000) for role in ("nccl0", "default", "gloo0")] for at in ("10.0.0.1", "fd::2")
+    )
+    few = mesh.plan_mesh({0: four[:2], 2: four[:1], 7: []}, names={0: "a", 2: "b"})
+    yield "few", few, mesh.plan_mesh({0: four, 1: six})
     yield "agree", [walk._agree(rates) for rates in ([1.0, 0.8], [1.0, 0.79], [9.0, 1.0, 8.0], [1.0, 2.0, 1.0])]
     plan = NodePlan(3, {3: "c"}, (Call(1, "nccl0", "10.0.0.1", 1), Call(2, "nccl0", "10.0.0.2", 1)))
     for number, value in product(
@@ -352,6 +361,96 @@ def _rail_nodes_inputs() -> Rows:
         yield f"times {len(times)}", rails._few(times)
 
 
+_MPI = Launch("openmpi", 0, 16, 0, 8, 2, 0, "node0", 29500, run_id="job 7")
+_BY_HAND = Launch("options", 0, 2, 0, 1, 2, 0, "node0", 29500)
+_TOKEN = {name: {token.VARIABLE: name} for name in ("", "fifteen letters", "sixteen  letters", "\udcff" * 16)}
+_KEPT = ("0" * 31, "0" * 32, f" {'1' * 31} \n", f"\n{'1' * 64} \n", "2" * 300)
+
+
+def _token_inputs() -> Rows:
+    """The secret of a run by what its nodes have, how it is kept in a file, and what munge says of one."""
+
+    def told(ask: Callable[[], Any]) -> list[Any]:
+        try:
+            found = ask()
+        except (UsageError, WireError) as refused:
+            return [getattr(refused, "kind", ""), str(refused)]
+        if not isinstance(found, token.Token):
+            return [each if isinstance(each, str) else each.hex()[:9] for each in found or ("none",)]
+        key = found.key
+        shown = key and (f"munge {key._mark.hex()[:9]}" if isinstance(key, token.Munge) else key.hex()[:9])
+        marks = found.mark.hex()[:9], found.local.hex()[:9]
+        return [repr(found), shown, *marks, found.by_store, found.made, found.unproven, found.proof]
+
+    yield "derived", token._derive_key("correct horse battery").hex()
+    launches = {
+        "mpi": _MPI, "job 8": replace(_MPI, run_id="job 8"), "no port": replace(_MPI, master_port=None),
+        "one node": replace(_MPI, nnodes=1), "by hand": _BY_HAND, "hand, 1": replace(_BY_HAND, node_rank=1),
+        "store": replace(_MPI, kind="torchrun", agent_store=True),
+    }  # fmt: skip
+    for (name, launch), given, trust in product(launches.items(), (*_TOKEN, "slurm", "home"), (False, True)):
+        variables = _TOKEN.get(given, {"SLURM_JOB_ID": "7"} if given == "slurm" else {"HOME": "/h"})
+        for here in (False, True)[: 1 + (given == "slurm")]:
+            with (
+                instead(token, is_here=here, _home_secret=lambda home, given=given: given == "home" and bytes(home)),
+                instead(token.os, getuid=7),
+                instead(token.secrets, token_hex=lambda count: "ab" * count),
+                mock.patch.object(token, "_ROUNDS", 1),
+            ):
+                found = told(lambda launch=launch, known=variables, on=trust: token.find_token(known, launch, trust=on))
+            yield f"{name} {given!r} {trust} {here}", found
+    for text, mode, mine in product(_KEPT, (0o600, 0o400, 0o640, 0o604, 0o602), (True, False)):
+        with TemporaryDirectory() as folder:
+            path = File(folder, ".config/ncclprobe/token")
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
+            path.chmod(mode)
+            with instead(token.os, geteuid=os.geteuid() + (not mine)):
+                found = told(lambda home=File(folder): [token._home_secret(home)])
+        yield f"file {text[:3]!r} {len(text)} {mode:o} {mine}", [each.replace(folder, "~") for each in found]
+    for shared, kind in product((False, True), ("nothing", "folder", "pipe", "link", "no room")):
+        with TemporaryDirectory() as folder:
+            path = File(folder, ".config/ncclprobe/token")
+            path.parent.mkdir(parents=True)
+            make = {"folder": lambda path=path: path.mkdir(0o700), "pipe": lambda path=path: os.mkfifo(path, 0o600),
+                    "link": lambda path=path: path.symlink_to("/etc/hostname")}.get(kind, list)  # fmt: skip
+            make()
+            full = mock.Mock(side_effect=OSError(errno.ENOSPC, "full") if kind == "no room" else None)
+            with instead(token, is_shared=shared), instead(token.os, fsync=full):
+                found = told(lambda home=File(folder): [token._home_secret(home) or "none"])
+            left = [(each.name, oct(each.lstat().st_mode)) for each in path.parent.iterdir()]
+        yield f"{kind}, shared {shared}", [len(each) for each in found], found[-1][-50:] * (len(found) > 1), left
+    opened = "UID:          {}\n\n" + "1f" * 32
+    said = (
+        (0, "MUNGE:x:\n", ""), (1, "x", "refused"), (0, "", "exit code 0"), (0, opened.format(1000), ""), (1,
+        opened.format(1000), "replayed"), (0, opened.format(1001), ""), (0, opened.format(1000)[:-2], "short"),
+    )  # fmt: skip
+    for code, out, words in said:
+        run = mock.AsyncMock(return_value=(code, out.encode(), words))
+        with (
+            mock.patch.object(token, "_run", run),
+            instead(token.os, geteuid=1000),
+            instead(token.secrets, token_hex=lambda count: "cd" * count),
+        ):
+            for ask in (lambda: token.Munge(b"m").offer(9.0), lambda: [token.Munge(b"m").key(b"c", 9.0)]):
+                found = told(lambda ask=ask: asyncio.run(_awaited(ask())))
+                yield f"munge {code} {out[-7:]!r} {words}, {len(run.call_args_list)}", found, str(run.call_args[0][:2])
+    for has, code in product(((), ("munge",), ("unmunge",), ("munge", "unmunge"), None), (0, 1)):
+        known = mock.Mock(side_effect=OSError) if has is None else lambda name, has=has: name in has
+        with instead(token, found=known, _run_command=(code, b"", "")):
+            yield f"here {has} {code}", token.is_here()
+    later = time.monotonic() + 60.0
+    for argv in (["sh", "-c", "cat; echo ' a  b' >&2; exit 3"], ["sh", "-c", "echo $0$0 >&2", "x" * 150], ["true"]):
+        yield f"ran {argv[-1][:9]}", str(token._run_command(argv, b"in", later))
+    yield "ran late", str(token._run_command(["sleep", "9"], b"", 0.0)), token._run_command(["/no"], b"", later)[0]
+    with mock.patch.object(token, "run_in_thread", mock.AsyncMock(side_effect=TimeoutError)):
+        yield "no answer", str(asyncio.run(token._run(["x"], b"", 0.0)))
+
+
+async def _awaited(asked: Any) -> Any:
+    return [await each for each in asked] if isinstance(asked, list) else await asked
+
+
 FUNCTIONS = in_all_words(
     {
         "walks": _walks_inputs,
@@ -359,5 +458,6 @@ FUNCTIONS = in_all_words(
         "meetings": _meetings_inputs,
         "ways": _ways_inputs,
         "rail-nodes": _rail_nodes_inputs,
+        "tokens": _token_inputs,
     }
 )

@@ -363,31 +363,42 @@ def _leaving_inputs() -> Rows:
             end = Ending(why="why", code=ExitCode(code))
             left = watched.code_of(lambda own=own, end=end: own.watchdog._leave(end))
             yield f"rank {number} {local} {sig} {code} {told}", left, own.said, words.getvalue()
-    for lefts, excluded, attached in product((("done",) * 2, ("done", ""), ("", "done")), ((), (1,), (2, 1)), (0, 1)):
+    by_signal = "signal SIGTERM ended it"
+    lefts = ((DONE, DONE), (DONE, ""), ("", DONE), ("", by_signal), (by_signal, by_signal))
+    for two, excluded, (sig, attached) in product(
+        lefts, ((), (1,), (2, 1)), (("", False), ("", True), ("SIGTERM", True))
+    ):
         with pytest.MonkeyPatch.context() as patch:
             own = watched.Rank(0, patch)
             own.watchdog._main_store = own.store if attached else None
-            for rank, left in zip((1, 2), lefts, strict=True):
-                own.others[rank] = replace(own.others[rank], left=DONE if left else "")
+            for rank_, left in zip((1, 2), two, strict=True):
+                own.others[rank_] = replace(own.others[rank_], left=left)
             own.watchdog._send_heartbeat(own.store)
             own.turn()
-            own.watchdog._detector.excluded = set(excluded)
+            own.watchdog._signal = sig
+            lost = own.watchdog.exclude(excluded)
             own.watchdog._unreachable = frozenset(excluded[1:])
             own.watchdog.dismiss(3)
-            yield f"dismissed {lefts} {excluded} {attached}", round(own.now, 3), own.store.pop("ncclprobe/0/end", "")
+            end = own.store.pop("ncclprobe/0/end", "")
+            yield f"dismissed {two} {excluded} {sig} {attached}", lost, round(own.now, 3), end
     for number, sig, attached in product((0, 1), ("", "SIGTERM"), (False, True)):
         with pytest.MonkeyPatch.context() as patch:
             own = watched.Rank(number, patch)
-            own.watchdog._signal = sig
             own.watchdog._send_heartbeat(own.store)
             own.watchdog._main_store = own.store
+            own.watchdog.prepare("import torch")
+            own.now += 5
+            own.watchdog._signal = sig
             own.watchdog._heartbeat_thread = attached or None  # type: ignore[assignment]
             patch.setattr(watchdog, "wait_for_the_end", lambda own=own: own.leaves(99))
             asks = (lambda own=own: own.watchdog.set_phase("x"), lambda own=own: own.watchdog.failed("it is", (2,)))
             codes = [watched.code_of(ask) for ask in asks]
             own.watchdog._send_heartbeat(own.store)
             said = own.store[f"ncclprobe/0/heartbeat/{number}"].partition('"count"')[2]
-            yield f"failed {number} {sig} {attached}", codes, own.said, said, watched.told(own.ended)
+            yield (
+                f"failed {number} {sig} {attached}", codes, own.said, said, watched.told(own.ended),
+                own.watchdog.late_s, own.watchdog.left_s(),
+            )  # fmt: skip
 
 
 _STATES = (

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.facts.run.samples import LostRank
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.watchdog import watchdog as module
@@ -94,9 +93,6 @@ def told(ending: Ending | None) -> str:
     return ending.why if ending else ""
 
 
-SILENT = "its heartbeat stopped 5 s ago"
-
-
 def test_the_first_signal_that_ends_a_run_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     own, (pipe, end) = Rank(1, monkeypatch), os.pipe()
     os.write(end, bytes((signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)))
@@ -106,23 +102,3 @@ def test_the_first_signal_that_ends_a_run_is_the_one_that_is_told(monkeypatch: p
         own.watchdog._signal_loop(pipe)
     os.close(pipe)
     assert own.watchdog._signal == "SIGINT"
-
-
-def test_a_rank_that_is_excluded_is_told_once_and_the_others_leave_with_the_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    own = Rank(0, monkeypatch)
-    own.watchdog._main_store = own.store
-    own.watchdog.tolerant = True
-    own.turn(6, silent=2)
-    assert (own.watchdog.unreachable(), own.watchdog.late()) == ({2}, ())
-    assert own.watchdog.exclude([2]) == (LostRank(2, "h2", "timing", SILENT),)
-    own.watchdog.dismiss(4)
-    assert own.store["ncclprobe/0/end"] == "4"
-    own.now = DEADLINE_S - 7.5
-    assert own.watchdog.left_s() == 7.5
-    own.watchdog.prepare("import torch")
-    own.now += 5
-    own.watchdog.set_phase("meet")
-    written = Heartbeat(**json.loads(own.store["ncclprobe/0/heartbeat/0"]))
-    assert (own.watchdog.late_s, written.phase, written.step, written.count) == (5.0, "meet", 3, 6)
