@@ -13,7 +13,7 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,120}"
 _OURS = r"(?:NCCL|TORCH|OFI_NCCL|GLOO|UCX|FI|NVSHMEM|OMPI_MCA)_[A-Za-z0-9_]{1,120}"
 _BARE = re.compile(rf"({_NAME})=(.*)")
 _OPTION = re.compile(r"(?:-e|-x|-v|--env|-genv)")
-_GLUED = re.compile(rf"(?:--env|--set|-e)[=]?({_NAME}=.*)")
+_GLUED = re.compile(rf"(?:--env=?|--set(?:env)?=|-e=?)({_NAME}=.*)")
 _SHELL = ("export", "setenv", "declare", "ENV", "set", "env")
 _PYTHON = re.compile(
     rf"os\.environ(?:\[|\.setdefault\()[\"']({_NAME})[\"'](?:\]\s{{0,8}}=|,)\s{{0,8}}[rf]?[\"']([^\"']{{0,1024}})[\"']"
