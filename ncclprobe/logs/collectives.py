@@ -372,7 +372,7 @@ def roots(side: SideBySide) -> Iterator[NotEntered | AllEntered | Crossed]:
     found = waits(side)
     stuck = blocked(side, found)
     waits_on = {call: _waits_on(call, wait, stuck) for call, wait in found.items()}
-    ends = {call for call, others in waits_on.items() if not others or None in others}
+    ends = [call for call, others in waits_on.items() if not others or None in others]
     reached = set(ends)
     while further := {call for call, others in waits_on.items() if call not in reached and others & reached}:
         reached |= further
