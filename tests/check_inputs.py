@@ -12,9 +12,10 @@ from ncclprobe.checks.env.fixtures import ALONE, DOCKER0, ETH0, ETH1, LO, ONE_NO
 from ncclprobe.engine.judge import compare, judge
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Rate
-from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.names import OwnName
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import Flood, Gathering, Paths, Trouble
 from ncclprobe.facts.routes import Route, Routes
@@ -28,7 +29,7 @@ from tests.checks.cases import values
 from tests.command_inputs import DATA
 
 _CHECKS, _RULES = discover("ncclprobe.checks.env", Check), discover("ncclprobe.checks", Check)
-_OF_PATHS = [rule for rule in _RULES if rule.run.__module__.endswith(("checks.path", "launch.mesh"))]
+_OF_PATHS = [rule for rule in _RULES if rule.run.__module__.endswith(("checks.path", "launch.mesh", "launch.ports"))]
 _HOW = ("refused", "filtered", "unreachable", "address", "denied", "reset", "hung-up", "silent", "foreign", "stranger",
         "wrong-peer")  # fmt: skip
 _TAIL = interface("tailscale0", 7, "100.64.0.7", virtual=True)
@@ -100,16 +101,18 @@ def _paths_inputs() -> Iterator[tuple[str, object]]:
         change = partial(_path, draw, draw.choice((0.01, 0.3)), faults)
         paths = fleet(nodes, change, roles, silent=draw.choice(((), (), (), (1,))))
         facts: dict[str, dict[type, Any]] = {name: {Paths: each} for name, each in paths.items()}
-        for known in facts.values():
+        for number, known in enumerate(facts.values(), 1):
             if draw.random() < 0.1:
                 known[Paths] = replace(known[Paths], floods=(Flood(f"10.0.0.{draw.randint(90, 99)}", 70),))
-            speed, mtu, way = (
-                draw.choice((None, 10_000, 25_000)),
-                draw.choice((1500, 9000)),
-                draw.choice((0, *[1] * 11)),
-            )
-            eth1 = Interface("eth1", 2, frozenset({"up", "running"}), mtu, speed, virtual=draw.random() < 0.2)
-            known |= {Interfaces: Interfaces((eth1,)), Routes: Routes((Route("10.1.0.0/16", f"eth{way}"),), ())}
+            speed, mtu, way = draw.choice((0, 10_000, 25_000)), draw.choice((1500, 9000)), draw.choice((0, *(1,) * 9))
+            eths = [
+                replace(interface(f"eth{n}", 2 + n, f"10.{n}.0.{number}"), mtu=mtu, speed_mbps=speed) for n in (0, 1)
+            ]
+            own, usual = (f"10.0.0.{number}", f"10.1.0.{number}", "127.0.1.1", "fd00::1"), draw.random() < 0.7
+            given = draw.choice(("", "", "eth0", "eth1", "lo", "eth1,eth0"))
+            known |= {Interfaces: Interfaces((LO, *eths)), Routes: Routes((Route("10.1.0.0/16", f"eth{way}"),), ())}
+            known |= {OwnName: OwnName("h", (own[0] if usual else draw.choice(own),))}
+            known |= {Environment: Environment({"GLOO_SOCKET_IFNAME": "" if usual else given})}
         lost = (Trouble("10.1.0.2", "reset", "closed", draw.choice((1, None))),) if draw.random() < 0.2 else ()
         floods = draw.choice(((), (), (Flood("10.0.0.77", 9),)))
         facts["n0"][Gathering] = Gathering(nodes - 1, 2.0, lost=lost, floods=floods)

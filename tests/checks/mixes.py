@@ -29,10 +29,8 @@ class Mixer:
     def __init__(self, rule: Check) -> None:
         """`rule` has its cases."""
         self.rule = rule
-        bad, good = (
-            [tuple(each) for each in facts if len(repr(each)) < _LONGEST]
-            for facts in (rule.bad_examples(), rule.good_examples())
-        )
+        every = rule.bad_examples(), rule.good_examples()
+        bad, good = ([tuple(each) for each in facts if len(repr(each)) < _LONGEST] for facts in every)
         self.cases = [*bad, *good, *bad]
         fields = grouped(each for case in self.cases for each in _within(case, ""))
         self.pools = {name: [*{repr(each): each for each in those}.values()] for name, those in fields.items()}

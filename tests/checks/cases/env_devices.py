@@ -1,6 +1,6 @@
 """What the checks of variables that name devices and transports must object to, and what they must accept."""
 
-from ncclprobe.checks.env.choices import ANY, STARTS, TCPX
+from ncclprobe.checks.env.choices import ANY, STARTS
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     DOCKER_HOST,
@@ -250,6 +250,5 @@ CASES: Cases = {
         _vendor("FAIL job: NCCL_IB_DISABLE; NOTE job: NCCL_IB_TC", having(NCCL_IB_DISABLE="1"), ON_IB, machine=_ORACLE),
         _vendor("FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER", _SWAPPED, launch=ANY),
         _vendor("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), ON_IB, machine=_ORACLE),
-        _vendor(having(**{name: value for name, value in TCPX.items() if name != "NCCL_PROTO"})),
     ],
 }

@@ -151,7 +151,7 @@ CASES: Cases = {
         _state("FAIL link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), TWO_NODES),
         _state("WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1", fabric(*(port(n, **_DOWN) for n in range(3))), TWO_NODES),
         _state("FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", _ALL_DOWN, TWO_NODES),
-        _state("FAIL fabric: mlx5_1:1", fabric(port(1, state="INIT"))),
+        *(_state("FAIL fabric: mlx5_1:1", fabric(port(1, state=each))) for each in ("INIT", "ARMED")),
         _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), _FLAT),
         _state("NOTE link: mlx5_5:1", fabric(port(5, **_DOWN), count=5), TWO_NODES),
         _state("NOTE link: mlx5_0b:1, mlx5_1b:1, mlx5_2b:1, mlx5_3b:1", _DOUBLED, TWO_NODES),
