@@ -7,7 +7,8 @@ from typing import Any
 
 from report import samples
 
-from ncclprobe.engine import captures, diagnose
+from ncclprobe.engine import captures, diagnose, promises
+from ncclprobe.engine.explain import add_verdicts
 from ncclprobe.engine.judge import conclude, judge, selected, suppress
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
@@ -15,13 +16,14 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.run.samples import Participants, RunRequest
 from ncclprobe.host.capture import NOT_SHOWN
+from ncclprobe.model.causes import Cause
 from ncclprobe.model.errors import ParseError, Unlearned
-from ncclprobe.model.findings import UNSEEN, Finding, Status, Verdict, fail, note, warn
+from ncclprobe.model.findings import UNSEEN, Evidence, Finding, Severity, Status, Verdict, fail, note, warn
 from ncclprobe.model.registry import Check, applies, check
 from ncclprobe.model.report import AttainableRate, NodeRow, Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import Struct, replace
-from tests import test_captures, test_typed
+from tests import test_captures, test_cited, test_typed
 
 Rows = Iterator[tuple[str, object]]
 
@@ -278,6 +280,49 @@ def _typed_inputs() -> Rows:
         yield f"{number}", test_typed.wrong(value)
 
 
+def _broken_inputs() -> Rows:
+    """Which promises a check breaks; and what reports say of the causes that checks of the doctor find."""
+    text = "The wall is wrong.\n\nRight: {}\nWhy: {}\nFix: {}"
+    whole = ("The wall is right.", "a reason that is longer than forty letters, as it must be", "mend it.")
+    told, good = Finding(Severity.FAIL, "x", "y", "node", "repair", evidence=(Evidence("z"),)), First()
+    bad = {"whole": told, "a note": replace(told, severity=Severity.NOTE), "no subject": replace(told, subject=""),
+           "no message": replace(told, message=""), "no evidence": replace(told, evidence=()),
+           "nobody": replace(told, blame="unknown", action="none"), "to do": replace(told, blame="unknown"),
+           "to blame": replace(told, action="none")}  # fmt: skip
+    for name, finding in bad.items():
+        yield f"finds {name}", list(promises.broken(_promising(text.format(*whole), [First((finding,))], [good])))
+    for name, words in {"no right": ("", *whole[1:]), "no why": (whole[0], "", whole[2]), "no fix": (*whole[:2], ""),
+                        "40": (whole[0], "w" * 39 + ".", whole[2]), "41": (whole[0], "w" * 40 + ".", whole[2]),
+                        "same": ("The wall is wrong.", *whole[1:])}.items():  # fmt: skip
+        yield name, list(promises.broken(_promising(text.format(*words), [First((told,))], [good])))
+    mixed = First((replace(told, severity=Severity.NOTE), replace(told, severity=Severity.WARN)))
+    raising = [[First(error=KeyError(name))] for name in "xy"]
+    for name, worse, better in (("no bad", [], [good]), ("no good", [mixed], []), ("raises", *raising),
+                                ("good objects", [mixed], [good, mixed])):  # fmt: skip
+        yield name, list(promises.broken(_promising(text.format(*whole), worse, better)))
+    rule = _promising(text.format(*whole), [mixed], [good])
+    for id in ("a.b", "A.b", "a", "a.b-c", "a.b_c", "a.b.c", "9.b"):
+        yield f"id {id}", list(promises.broken(replace(rule, id=id)))
+    yield "never", list(promises.broken(replace(rule, applies=never)))
+    causes = [Cause("c", "log.x", "named", "m", doctor=doctor) for doctor in ("", "made.first", "no.check")]
+    kinds = (Status.PASS, Status.FAIL, Status.PASS, Status.WARN, Status.SKIP, Status.UNKNOWN, Status.FAIL, Status.FAIL)
+    at = (None, "n1", "n1", "n2", "n2", "n3", "n4", "n5")
+    said = [Verdict("made.first", node, status, "t", findings=(fail("x", f"m{n}"), fail("x", "z")) if n % 2 else ())
+            for n, (node, status) in enumerate(zip(at, kinds, strict=True))]  # fmt: skip
+    for name, sources in {"none": {}, "one": {"r.json": said}, "two": {"r.json": said[:2], "captures": said[3:]},
+                          "other": {"r.json": [replace(said[0], id="other")]}}.items():  # fmt: skip
+        yield f"causes, {name}", [each.checked for each in add_verdicts(causes, sources)]
+
+
+def _promising(text: str, bad: Sequence[First], good: Sequence[First]) -> Check:
+    def wall(fact: First) -> Iterator[Finding]:
+        yield from _say(fact)
+
+    wall.__doc__ = text
+    rule = check(bad=lambda: [(each,) for each in bad], good=lambda: [(each,) for each in good])(wall)
+    return replace(rule, id="made.wall")
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "judging": _judging_inputs,
     "together": _together_inputs,
@@ -285,4 +330,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "suppressed": _suppressed_inputs,
     "one-job": _one_job_inputs,
     "typed": _typed_inputs,
+    "excerpts": test_cited.cited,
+    "broken": _broken_inputs,
 }

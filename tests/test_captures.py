@@ -51,18 +51,6 @@ def judged(*paths: Path, one_job: bool = False) -> Report:
     return captures.judge_captures(ask(Judging(), ("doctor",), Job()), collectors, paths, one_job=one_job)
 
 
-SOME = [zoo.CAPTURES / "sick" / f"{name}.jsonl" for name in ("ib-disable", "ib-down", "governor")]
-
-
-def test_captures_of_no_job_are_judged_apart_and_one_job_compares_them() -> None:
-    apart, joined = judged(*SOME), judged(*SOME, one_job=True)
-    assert (captures.APART in apart.notes, captures.APART in joined.notes) == (True, False)
-    assert {check.node for check in apart.checks} == {node.name for node in apart.nodes}
-    found = {node.name: node.status.value for node in apart.nodes}  # a setting of one is not the fault of another
-    assert found == {"ib-disable": "fail", "ib-down": "fail", "governor": "warn"}
-    assert any(check.id.startswith("sync.") for check in joined.checks)
-
-
 def test_many_captures_are_counted_before_any_detail() -> None:
     report = judged(*SICK)
     lines = text.render(report).splitlines()

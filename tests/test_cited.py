@@ -1,14 +1,16 @@
 """What stands in the sources that findings cite: which answer of a capture, which lines of it, and how much."""
 
 import gzip
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ncclprobe.engine import evidence_excerpts, job_files
 from ncclprobe.host.job_files import JobFile
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.errors import Denied
-from ncclprobe.model.findings import Evidence, Finding, Status, Verdict, fail, note, seen
-from ncclprobe.model.report import Excerpt
+from ncclprobe.model.findings import Evidence, Finding, Status, Verdict, fail, note, seen, warn
 from ncclprobe.model.snapshot import Snapshot
 from tests.each_row import each_row
 
@@ -28,76 +30,53 @@ ANSWERS = {
 XID = "Xid (PCI:0000:5b:00): 79"
 
 
-def excerpts(finding: Finding, node: str | None = "n0") -> tuple[Excerpt, ...]:
-    verdict = Verdict("a.b", node, Status.FAIL, "t", findings=(finding,))
-    return evidence_excerpts.machine_excerpts(
-        [verdict], [Snapshot("n0", {}, {}, ANSWERS), Snapshot("n1", {}, {}, ANSWERS)]
-    )
+RATES, CONF = "/sys/class/infiniband/*/ports/1/rate", "/etc/nccl.conf"
+SOURCES = (
+    "/sys/class/infiniband/mlx5_1/ports/1/rate", RATES, "/sys/class/infiniband/mlx5_{0,1}/ports/1/rate",
+    "/sys/*/*/*/*/1/rate", "/sys/*/*/*/ports/1/rate",
+    "/sys/bus/pci/devices/0000:5c:00.0/current_link_{speed,width}", "nvmlDeviceGetEccMode (pending)", "env",
+    "getrlimit(RLIMIT_MEMLOCK)", "open /dev/infiniband/uverbs0", "/etc/nccl", "nvmlDeviceGetEcc",
+    "nvmlDeviceGetEccMode", "nvidia-smi", "nvidia-smi nvlink -s", "read /etc/nccl.conf", f"{CONF} (2)",
+    f"{CONF} two", "environment", "a description of ours",
+)  # fmt: skip
+LONG: dict[tuple[str, str], Any] = {
+    ("read", "/l/exact"): "y" * 400, ("read", "/l/more"): "y" * 401,
+    ("read", "/l/long"): "x" * 5000 + "\n" + "line\n" * 1000, ("read", "/l/wide"): ("z" * 399 + "\n") * 30,
+    ("read", "/l/tens"): ("z" * 400 + "\n") * 30, ("read", "/l/few"): "".join(f"line {n}\n" for n in range(1, 31)),
+    ("sample", "/l/object"): json.dumps({"a": [1], "b": "x" * 110}), ("sample", "/l/short"): '{"a": 1}',
+    ("read", "/l/tab"): "a\tb", ("read", "/l/refused"): Denied("d" * 500), ("lines", "/l/none"): "",
+}  # fmt: skip
 
 
-@each_row(
-    ("source", "lines"),
-    [
-        ("/sys/class/infiniband/mlx5_1/ports/1/rate", ["200 Gb/sec (4X HDR)"]),
-        ("/sys/class/infiniband/*/ports/1/rate", ["400 Gb/sec (4X NDR)", "200 Gb/sec (4X HDR)"]),
-        ("/sys/bus/pci/devices/0000:5c:00.0/current_link_{speed,width}", ["16.0 GT/s PCIe"]),
-        ("nvmlDeviceGetEccMode (pending)", ["[0, 0]"]),
-        ("getrlimit(RLIMIT_MEMLOCK)", ["[65536, 65536]"]),
-        ("open /dev/infiniband/uverbs0", ["refused: permission denied"]),
-        ("/etc/nccl", []),
-        ("nvmlDeviceGetEcc", []),
-        ("a description of ours", []),
-    ],
-)
-def test_evidence_leads_to_the_answers_that_it_names_and_to_no_others(source: str, lines: list[str]) -> None:
-    found = excerpts(fail("GPU1", "is odd", evidence=source))
-    assert [line for each in found for line in each.lines] == lines
-
-
-def test_the_answer_on_the_findings_own_device_comes_first() -> None:
-    found = excerpts(fail("mlx5_1:1", "is slow", evidence="/sys/class/infiniband/*/ports/1/rate"))
-    assert [each.lines[0][:3] for each in found] == ["200", "400"]
-
-
-@each_row(
-    ("subject", "evidence", "whole", "cited"),
-    [
-        ("GPU1", "NVML, link by link (nvidia-smi nvlink -s)", ("nvidia-smi nvlink -s", 0, 4), ["GPU 1: H100"]),
-        ("NCCL_NET", seen("/etc/nccl.conf", "NCCL_NET=IB", 2), ("/etc/nccl.conf", 1, 3), ["NCCL_NET=IB"]),
-        ("NCCL_ALGO", seen("environment", "NCCL_ALGO=Ring"), ("env", 0, 1), ["NCCL_ALGO=Ring"]),
-        ("GPU3", seen("/dev/kmsg", XID), ("NVRM", 0, 2), [f"[86.250000] NVRM: {XID}"]),
-    ],
-)
-def test_of_an_answer_the_lines_of_the_finding_are_marked(
-    subject: str, evidence: str | Evidence, whole: tuple[str, int, int], cited: list[str]
-) -> None:
-    (found,) = excerpts(fail(subject, "is odd", evidence=evidence))
-    assert (found.title, found.first, len(found.lines)) == whole
-    assert [found.lines[at] for at in found.cited] == cited
-
-
-def test_a_note_a_node_without_answers_and_a_finding_of_the_run_have_no_excerpt() -> None:
-    assert excerpts(note("NCCL_NET", "is set", evidence="/etc/nccl.conf")) == ()
-    assert excerpts(fail("NCCL_NET", "is odd", evidence="/etc/nccl.conf"), "n9") == ()
-    assert excerpts(fail("NCCL_NET", "is odd", evidence="/etc/nccl.conf"), None) == ()
-    of_two = fail("a", "b", evidence="/etc/nccl.conf", nodes=("n9", "n1"))
-    assert [each.node for each in excerpts(of_two, None)] == ["n1"]
-
-
-def test_a_long_answer_is_cut_and_says_by_how_much() -> None:
-    snapshot = Snapshot("n0", {}, {}, {("read", "/proc/long"): "x" * 5000 + "\n" + "line\n" * 1000})
-    verdict = Verdict("a.b", "n0", Status.FAIL, "t", findings=(fail("s", "m", evidence="/proc/long"),))
-    (found,) = evidence_excerpts.machine_excerpts([verdict], [snapshot])
-    assert sum(map(len, found.lines)) < 5000
-    assert found.cut == f"{1001 - len(found.lines)} other lines not shown"
-
-
-def test_every_excerpt_of_a_report_has_its_bound() -> None:
-    answers: dict[tuple[str | int, ...], str] = {("read", f"/proc/{n}"): "1" for n in range(500)}
-    found = [fail(str(n), "m", evidence=f"/proc/{n}") for n in range(500)]
-    verdicts = [Verdict("a.b", "n0", Status.FAIL, "t", findings=(each,)) for each in found]
-    shown = evidence_excerpts.machine_excerpts(verdicts, [Snapshot("n0", {}, {}, answers)])
-    assert len(shown) == evidence_excerpts.MOST
+def cited() -> Iterator[tuple[str, object]]:
+    """What is quoted of answers, by what a finding cites; kept in tests/data/command_values/excerpts.txt."""
+    cases: list[tuple[Finding, str | None]]
+    cases = [(kind("GPU1", "is odd", evidence=source), "n0") for source in SOURCES for kind in (fail, note)]
+    cases += [(fail(f"mlx5_{n}:1", "is odd", evidence=RATES), "n0") for n in (0, 1)]
+    links = "NVML, link by link (nvidia-smi nvlink -s)"
+    cases += [(fail(gpu, "x", evidence=links), "n0") for gpu in ("GPU0", "GPU1", "GPU12", "GPUs")]
+    for text, line in (("NCCL_NET=IB", 2), ("", 0), ("", 1), ("", 3), ("", 4), ("NCCL_NET…=IB", None),
+                       ("NCCL…no", None), ("NET…x", None), ("IB", None), (" IB ", None), ("=IB", None)):  # fmt: skip
+        cases += [(fail("NCCL_NET", "is odd", evidence=Evidence(CONF, line, text)), "n0")]
+    cases += [(fail("NCCL_ALGO", "is odd", evidence=seen("environment", "NCCL_ALGO=Ring")), "n0"),
+              (fail("GPU3", "is odd", evidence=seen("/dev/kmsg", XID)), "n0")]  # fmt: skip
+    for nodes, node in (((), "n9"), ((), None), (("n9", "n1"), None), (("n1",), "n0"), (("n0", "n1"), None)):
+        cases += [(fail("NCCL_NET", "is odd", evidence=CONF, nodes=nodes), node)]
+    cases += [(fail("s", "m", evidence=str(question[1])), "n0") for question in LONG]
+    cases += [(fail("s", "m", evidence=seen("/l/few", f"line {n}", n)), "n0") for n in (1, 5, 6, 7, 29, 30)]
+    nodes = [Snapshot(name, {}, {}, ANSWERS | LONG) for name in ("n0", "n1")]
+    for number, (finding, node) in enumerate(cases):
+        verdict = Verdict("a.b", node, Status.FAIL, "t", findings=(finding,))
+        found = evidence_excerpts.machine_excerpts([verdict], nodes)
+        yield f"{number} {finding.severity.value} {finding.subject}, {node}", [[
+            each.node, each.source, each.title, str(each.first), str(each.cited), each.cut,
+            *(f"{len(line)} {line[:60]}" for line in each.lines)] for each in found]  # fmt: skip
+    answers: dict[tuple[str | int, ...], str] = {("read", f"/proc/{n}"): "1" for n in range(400)}
+    for count in (59, 60, 61, 301):
+        found_ = [(fail if n > 200 else warn)(f"{n}", "m", evidence=f"/proc/{n}") for n in range(count)]
+        many = [Verdict("a.b", "n0", Status.FAIL, "t", findings=(each,)) for each in found_]
+        shown = evidence_excerpts.machine_excerpts(many, [Snapshot("n0", {}, {}, answers)])
+        yield f"{count} findings", (len(shown), shown[0].source, shown[-1].source)
 
 
 def _cause(name: str, line: int) -> Cause:

@@ -5,7 +5,8 @@ tests/data/command_values/causes-of-a-run.txt has more of it.
 
 import shutil
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands.doctor import main
@@ -32,20 +33,16 @@ def kept_run(folder: Path, *lines: str) -> list[str]:
         "participants", {"kind": "self", "ranks": 8, "hosts": ["n0"] * 8, "backend": "nccl", "gpus": list(range(8))}
     )
     log.add("arrivals", {"expected": 8})
-    log.add("expected", as_plain(Band("all_reduce", 1 << 20, 1 << 20, BAND)))
+    log.add("expected", msgspec.to_builtins(Band("all_reduce", 1 << 20, 1 << 20, BAND)))
     for place in ("in", "out"):
         row = {
-            k: v for k, v in as_plain(replace(ROW, place=place, wrong=0)).items() if k not in ("expectation", "status")
+            k: v
+            for k, v in msgspec.to_builtins(replace(ROW, place=place, wrong=0)).items()
+            if k not in ("expectation", "status")
         }
         log.add("row", row)
     log.close()
     return [str(folder / "node.jsonl"), str(folder / "run.jsonl"), "--json", str(folder / "report.json"), "-q"]
-
-
-def as_plain(value: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(value)
 
 
 @each_row(
