@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from expect import test_bands, test_machines, test_topology_file
+from expect import test_bands, test_baselines, test_machines, test_topology_file
 from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, PLAIN, RACK, SOCKETS, V100, WANTED
 from expect.test_recognise import ideal
 from ncclprobe.checks.env.fixtures import having
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect import assumed, bands, bound, composed, copies, elsewhere, log_findings, visible
+from ncclprobe.expect import assumed, bands, baselines, bound, composed, copies, elsewhere, log_findings, visible
 from ncclprobe.expect.expected import Described, describe, expectation, expecting, expecting_pairs
 from ncclprobe.expect.pinned import NOTHING, pinned
 from ncclprobe.expect.predict import predict
@@ -43,6 +43,7 @@ from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import networks
 from ncclprobe.nccl.selection import choose, choose_rails, crossing
+from ncclprobe.nccl_tests import Run
 from tests import test_choices
 from tests.drawn import altered, some_of, word
 
@@ -487,6 +488,39 @@ def plugins() -> Rows:
         yield f"{number} {name}", [[each] for each in (*told, _vendors(facts, found, number))]
 
 
+_OF_RUNS: dict[str, Sequence[Any]] = {
+    "precision": (0.01, 0.3, 0.9), "wrong": (3, 0), "status": ("fail", "inconclusive", "pass"), "place": ("out",),
+    "interval_us": (None, (19.0, 21.0), (15.0, 25.0)), "ranks": (16,), "nbytes": (8 << 20, 64 << 20), "op": _OPS[2:4],
+}  # fmt: skip
+
+
+def sites() -> Rows:
+    """Yield what is kept of drawn runs of a site, what is expected by it, and how other runs differ from it."""
+    for number in range(120):
+        draw, sets = Random(number), list[list[Run]]()
+        level, noise = draw.choice((100.0, 40.0, 0.00001)), draw.choice((0.001, 0.03, 0.2))
+        for shift in (1.0, draw.choice((0.7, 0.95, 1.0, 1.3))):
+            made = []
+            for at in range(draw.randint(1, 6)):
+                own = [test_baselines.row(level * shift * draw.gauss(1, noise)) for _ in range(draw.randint(1, 3))]
+                rows = [replace(row, **(some_of(draw, _OF_RUNS) if draw.random() < 0.4 else {})) for row in own]
+                failed, name = draw.choice(("", "", "", "it hung")), draw.choice(("a", "b", f"r{at}"))
+                made.append(test_baselines.run(*rows, name=f"{name}.json", failed=failed))
+            sets.append([*made, *made[: draw.randrange(2)]])
+        runs_, copies_ = baselines.distinct(sets[0])
+        kept = baselines.keep(runs_, draw.choice((None, lambda row: 38.0)), accept_low=number % 2 == 0)
+        made_site = baselines.Site("ncclprobe 0", "2026-01-02", None, [], list(kept.rows))
+        found = [band.expectation for band in baselines.bands(made_site, "a.json", draw.choice(("", "; but x")))]
+        old = draw.choice(
+            (baselines.site_points(made_site), baselines.row_points(row for run in runs_ for row in run.rows))
+        )
+        new = baselines.row_points(row for run in sets[1] for row in run.rows)
+        differs = baselines.differences(old, new, draw.choice((0.0, 0.05, 0.2)))
+        told = [kept.refused, kept.flagged, copies_, *found, *differs]
+        mine = [word(e.op, e.nbytes, e.place, e.ranks, e.busbw_GBps, e.mad_GBps, e.noise, e.runs) for e in kept.rows]
+        yield f"{number}", [[word(each)] for each in (*told, *mine)]
+
+
 def refused() -> Rows:
     """Yield what wrong files are refused with, without a parser's own words: machine types, bands, and topologies."""
     wrong: list[tuple[str, Callable[[], Any]]] = []
@@ -515,5 +549,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "drawn-plugins": plugins,
     "drawn-texts": texts,
     "drawn-published": published,
+    "drawn-sites": sites,
     "refused": refused,
 }

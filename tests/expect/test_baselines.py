@@ -42,40 +42,7 @@ def site(*runs: Run) -> Site:
     return Site("ncclprobe 0", "2026-01-02", Print(MACHINE.machine), [Origin("a", "b")], list(keep(runs).rows))
 
 
-@each_row(
-    ("rates", "kept"),
-    [
-        ((90, 100, 101, 99, 102), (100, 1, 5, 0.05)),
-        ((80, 90, 100, 110, 120), (100, 10, 5, pytest.approx(3 * 1.4826 * 10 / 100, abs=1e-3))),  # what passes is wider
-        ((100,), (100, 0, 1, 0.2)),  # one run says little of the next
-    ],
-)
-def test_several_runs_become_their_median_and_their_spread(rates: tuple[float, ...], kept: tuple[object, ...]) -> None:
-    (found,) = keep([run(row(rate)) for rate in rates]).rows
-    assert (found.busbw_GBps, found.mad_GBps, found.runs, found.noise) == kept
-
-
-@each_row(
-    ("spoilt", "words"),
-    [
-        ({"wrong": 3}, "3 elements were wrong"),
-        ({"status": "fail"}, "called it slow"),
-        ({"status": "inconclusive"}, "called it inconclusive"),
-        ({"precision": 0.9}, "too noisy"),
-    ],
-)
-def test_what_is_not_fit_is_refused_and_said(spoilt: dict[str, Any], words: str) -> None:
-    kept = keep([run(row(100, **spoilt))])
-    assert (kept.rows, words in kept.refused[0]) == ((), True)
-
-
-def test_a_failed_run_a_slow_machine_and_runs_of_two_machines_are_refused_and_ways_of_measuring_kept_apart() -> None:
-    assert keep([run(row(100), failed="3 values were wrong")]).refused == ("a.json: 3 values were wrong",)
-    low = keep([run(row(100))], lambda _: 300.0)
-    assert (low.rows, "100 GB/s, and this machine should reach 300 at least" in low.refused[0]) == ((), True)
-    taken = keep([run(row(100))], lambda _: 300.0, accept_low=True)
-    assert len(taken.rows) == len(taken.flagged) == 1
-    assert keep([run(row(100))], lambda _: None).refused == keep([run(row(100))], lambda _: 100.0).refused == ()
+def test_runs_of_two_machines_are_refused_and_ways_of_measuring_kept_apart() -> None:
     other = replace(MACHINE, machine={"gpu": "8 x NVIDIA A100"})
     with pytest.raises(UsageError, match=r"b\.json: not of the same machine.*gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100"):
         keep([run(row(100)), run(row(100), name="b.json", fingerprint=other)])

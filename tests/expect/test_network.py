@@ -63,9 +63,6 @@ def test_one_node_one_nvlink_fabric_sockets_and_unknown_nics_have_no_limit() -> 
     assert domains(GB300, Shape((4,) * 32)).ranks == 64
 
 
-LONE = replace(A100, gpus=1, nics=1, nic_gbps=100, domain_gpus=1)
-
-
 @given(
     st.sampled_from([H100, A100, MEGA, HIGH, P4DE, ALPS, GB300, replace(H100, network=None, gdr=False)]),
     st.lists(st.integers(1, 4), min_size=2, max_size=40),

@@ -9,7 +9,6 @@ from ncclprobe.expect.bands import once
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import predict
-from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
@@ -18,7 +17,7 @@ from tests.each_row import known
 
 from .boxes import GIB, H100, LATEST, NODE
 
-DGX, RACK = machines.find("dgx-h100"), machines.find("gb200-nvl72")
+DGX = machines.find("dgx-h100")
 RING = known(predict(H100, NODE, "all_reduce", 8 * GIB, algorithm="Ring")).busbw_GBps
 
 
@@ -28,10 +27,6 @@ def set_to(**variables: str) -> Pinned:
 
 def expected(settings: Pinned, op: str = "all_reduce", nbytes: int = 8 * GIB, **more: int) -> Expectation:
     return known(expectation(op, nbytes, NODE, H100, machine=DGX, settings=settings, **more))  # type: ignore[arg-type]
-
-
-def of(system: NodeSystem, shape: Shape, nbytes: int, **variables: str) -> Expectation | None:
-    return expectation("all_reduce", nbytes, shape, system, settings=set_to(**variables))
 
 
 USUAL = expected(NOTHING)

@@ -10,8 +10,6 @@ from ncclprobe.localise.pairs.effects import apart, levels, modified_z, polish, 
 from ncclprobe.localise.pairs.samples import End, Lost, Rules, Sample
 from tests.each_row import each_row
 
-NODES = "abcdef"
-
 
 def test_the_usual_is_that_of_the_good_and_both_ways_at_once_have_a_level_of_their_own() -> None:
     bad = {f"{x}{y}": 20.0 for x, y in permutations("abcdefgh", 2) if {x, y} & set("abc")}

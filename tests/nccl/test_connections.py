@@ -14,9 +14,8 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import Wish, address_range, advised, family, pick, valid
 from tests.each_row import known
 
-Release = tuple[int, int, int]
 Row = tuple[str, str | None]
-V1, V2, NEW = "IB/RoCE v1", "RoCE v2", (2, 30, 7)
+V1, V2 = "IB/RoCE v1", "RoCE v2"
 LOCAL, FOUR, GLOBAL = "fe80::1", "::ffff:10.0.0.1", "2001:db8::1"
 USUAL = ((LOCAL, V1), (LOCAL, V2), (FOUR, V1), (FOUR, V2))
 WIDER = (*USUAL, (GLOBAL, V1), (GLOBAL, V2))

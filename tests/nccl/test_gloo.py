@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.checks.env.fixtures import DOCKER_HOST, ETH0
-from ncclprobe.checks.launch.names import LO
+from ncclprobe.checks.env.fixtures import DOCKER_HOST
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gloo import (
@@ -25,7 +24,6 @@ from ncclprobe.nccl.gloo import (
 from tests.each_row import some
 
 VECTORS = Path(__file__).resolve().parents[1] / "data" / "gloo" / "groups.jsonl"
-HERE = Interfaces((LO, ETH0))
 
 
 @cache

@@ -7,7 +7,6 @@ from typing import Any
 
 from ncclprobe.checks.ib import fixtures
 from ncclprobe.facts.cpu import Cpus
-from ncclprobe.facts.driver import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
@@ -25,12 +24,11 @@ from ncclprobe.nccl.gpudirect import (
 )
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 
-NV_MEM_NC = PATHS[1]
 NONE, CUDA = fixtures.PLAIN, (12, 4)
 LOC, NVL, _, _, PIX, PXB, P2C, _, PHB, SYS = PathType
 SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 UNLINKED = Absent("none")
-OLD, NEW, NEWEST = (2, 21, 5), (2, 27, 3), (2, 30, 7)
+OLD = (2, 21, 5)
 
 
 def having(**variables: str) -> Settings:
@@ -39,13 +37,6 @@ def having(**variables: str) -> Settings:
     for name, value in variables.items():
         found |= fixtures.having(f"NCCL_{name}", value).effective
     return replace(NONE, effective=found)
-
-
-def modules(*paths: str, driver: Flavour = "proprietary", kernel: tuple[int, int] = (5, 15)) -> GpuDirect:
-    return replace(GpuDirect(dict.fromkeys(paths, "1.0"), kernel), driver=driver)
-
-
-OPEN = modules(driver="open")
 
 
 def test_products_and_processors_are_known_by_their_names() -> None:

@@ -3,7 +3,6 @@
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.interfaces import Family, find_interfaces, forced_family
 
-Release = tuple[int, int, int]
 BEFORE_RUNNING = (2, 27, 7)  # the last release before 2.28.3
 
 
@@ -18,20 +17,12 @@ class Face(Struct, frozen=True):
         return "inet6" if ":" in self.address else "inet"
 
 
-class Packet(Face, frozen=True):
-    @property
-    def family(self) -> str:
-        return "packet"
-
-
 HALF = "ffff:ffff:ffff:ffff::"
 LO, LO6 = Face("lo", "127.0.0.1", "255.0.0.0"), Face("lo", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
 ETH0, ETH1, IB0 = Face("eth0", "10.0.0.5"), Face("eth1", "10.0.1.5"), Face("ib0", "192.168.0.5")
 ETH0_LINK, ETH1_LINK = Face("eth0", "fe80::1%eth0", HALF), Face("eth1", "fe80::2%eth1", HALF)
 DOCKER, VIRBR = Face("docker0", "172.17.0.1", "255.255.0.0"), Face("virbr0", "192.168.122.1")
 CNI, DOWN = Face("cni0", "10.244.0.1"), replace(ETH0, running=False)
-ALL, REST = (LO, ETH0, ETH1, IB0, DOCKER, LO6), "^docker,lo,virbr"
-OLD = {"version": BEFORE_RUNNING}
 
 
 def test_a_family_is_forced_by_its_exact_name_and_leaves_the_other_out() -> None:

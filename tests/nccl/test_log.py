@@ -77,8 +77,6 @@ def test_no_text_breaks_the_reading(text: str) -> None:
 
 
 MIB = 1 << 20
-IDLE, BUSY, UNREAD = Count(4000, 4000), Count(66 * MIB, 66 * MIB), Absent("its driver keeps no counters")
-BOND = {"bond0": ["eth0", "eth1"]}
 
 
 def node(name: str, expected: str | None = "eth0", below: Any = None, **counts: Count | Absent) -> Carried:

@@ -5,14 +5,13 @@ import ctypes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ncclprobe.nccl.algorithms import ALGORITHMS, Pin, parse_pin
+from ncclprobe.nccl.algorithms import ALGORITHMS, parse_pin
 from ncclprobe.nccl.paths import PathType
 from ncclprobe.nccl.values import Note, Reading, intent, read_int, read_level, to_int32
 from tests.each_row import each_row
 
 Release = tuple[int, int, int]
-DEFAULT, NONE = -2, Pin()
-BEFORE_2_24 = (2, 23, 4)
+DEFAULT = -2
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.strtoll.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
 LIBC.strtoll.restype = ctypes.c_longlong
