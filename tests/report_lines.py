@@ -15,7 +15,7 @@ from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Scope, Tool
 from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
-from ncclprobe.report import digest, fleet, markdown, nodes, text
+from ncclprobe.report import digest, fleet, html, junit, markdown, nodes, prometheus, text
 
 H100 = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "nccl"})
 GLOO = replace(H100, software={"backend": "gloo"})
@@ -85,16 +85,13 @@ LINES: Mapping[str, dict[str, Any]] = {
     "good": {**WHOLE, "pairs": pairs(), "copies": copies()},
     "slow pairs and copies": {**WHOLE, "pairs": pairs((0, 1), (0, 2)), "copies": copies(1)},
     "two slow copies": {**WHOLE, "copies": copies(2), "status": Status.FAIL, "exit_code": 4},
-    "a pair that is slow both ways": {"pairs": pairs((0, 1), (1, 0))},
     **{f"a pair at {rate}": {"pairs": (replace(PAIR, GBps=rate), *pairs()[1:])} for rate in (19.59, 19.6)},
     "pairs within": {"pairs": tuple(replace(each, inside=each.src < 2, GBps=each.GBps / (1 + (each.src > 1)))
                                     for each in pairs())},
     "pairs that were located": {"pairs": pairs(), "localisation": _LEVEL},
-    "widths that were read": {"copies": copies(), "topology": built(8, *[16] * 7)},
     "widths of many kinds": {"copies": copies(), "topology": _WIDER},
     "wider links": {"copies": copies(), "topology": _BROAD},
     "widths that were not": {"copies": copies()},
-    "a width that was not": {"copies": copies(), "topology": built(None, *[16] * 7)},
     "of the two that copied": {"ranks": 2, "copies": copies()[12:], "topology": built(8, *[16] * 7)},
     "a ladder": {"pairs": pairs(), "ladder": LADDER, "topology": built(16)},
     "a ladder of three": {"pairs": pairs(), "ladder": _RUNGS},
@@ -163,6 +160,16 @@ LINES: Mapping[str, dict[str, Any]] = {
     **{f"{count} rows, {status}": {"measurements": (_UNJUDGED,) * count + more, "status": status, "exit_code": code}
        for count, more, status, code in ((2, (), Status.PASS, 0), (1, (), Status.FAIL, 4), (1, (), Status.UNKNOWN, 3), (
            1, (JUDGED,), Status.PASS, 0), (0, (replace(JUDGED, status="inconclusive"),), Status.PASS, 0))},
+    "ranks": {"nodes": 2, "status": Status.WARN, "checks": tuple(
+        samples.verdict(Status.WARN, warn(f"rank {2 * n}", "has two processors"), node=f"n{n}") for n in (0, 1))},
+    "ports": {"nodes": 3, "status": Status.FAIL, "checks": tuple(
+        samples.verdict(Status.FAIL, fail(port, "is DOWN"), node=node)
+        for node, port in (("n0", "a:1"), ("n1", "a:1"), ("n2", "b:1")))},
+    **{f"no driver, {name}": {"scope": Scope(driver=False), "status": Status.UNKNOWN, "exit_code": 3, "checks": (
+        samples.verdict(Status.UNKNOWN, required=True),), "command": "x y", **more} for name, more in {
+            "rails": {"command": "ncclprobe rails"}, "nothing": {}, **{rows: {rows: (JUDGED,)} for rows in (
+                "measurements", "pairs", "copies", "groups", "steps", "ladder")},
+            "gloo": {"fingerprint": GLOO, "measurements": (JUDGED,)}}.items()},
     "costs": {"status": Status.FAIL, "exit_code": 4, "checks": (samples.verdict(
         Status.FAIL, warn("d", "may break"), replace(_SLOW, loss=0.1), replace(
         warn("e", "runs at 200 Gb/s"), loss=0.6), replace(_SLOW, subject="b", loss=0.6), fail("c", "is missing")),)},
@@ -187,6 +194,22 @@ def _standings(*states: str) -> list[NodeStanding]:
             for n, state in enumerate(states)]  # fmt: skip
 
 
+_XML = junit.render(samples.HEALTHY)
+_PAGE = html.render(samples.HEALTHY)
+_OURS = (
+    *(_XML, _XML.replace("testsuites", "suites"), _XML.replace('name="ncclprobe"', 'name="x"'), _XML[:-9], f" {_XML}"),
+    *(_PAGE, f"{_PAGE}</html>", _PAGE[:-9], _PAGE.replace(" · ncclprobe", ""), markdown.render(samples.SICK)),
+    *(
+        "## a\n\nncclprobe b\n",
+        "## a\n\nx b\n",
+        "# a\n\nncclprobe b",
+        "## a\nncclprobe b",
+        "## a\n\nncclprobe b\nzeta\n",
+    ),
+    *("n[0-3],m1\n", "n1", "n1\n\n", "a b\n", "", prometheus.render(samples.SICK), "ncclprobe_x 1\ny 2"),
+)
+
+
 def lines() -> Iterator[tuple[str, object]]:
     """Yield what is said of each report in a line, and of nodes of a fleet in some."""
     for name, changes in LINES.items():
@@ -201,6 +224,8 @@ def lines() -> Iterator[tuple[str, object]]:
         )
         begins = text.accepted_begins(report), text.accepted_ends(report)
         yield name, ([each.split() for each in (*said, *markdown.annotations(report))], begins, nodes.sort(report))
+    forms = (html, junit, markdown, nodes, prometheus)
+    yield "recognised", [[form.recognises(said) for form in forms] for said in _OURS]
     every = _standings("ok", "degraded", "failing", "unknown", "flapping", "ok", "degraded", "failing", "unknown", "ok")
     for name, some in (("all", every), ("ok", _standings("ok", "ok")), ("none", []), ("many", every * 9)):
         shown = (*fleet.lines(some, 70), fleet.counts(some))

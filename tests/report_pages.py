@@ -20,7 +20,18 @@ from ncclprobe.model.causes import (
     RankState,
     Suspect,
 )
-from ncclprobe.model.findings import Evidence, Finding, Related, Severity, Status, fail, note, seen, warn
+from ncclprobe.model.findings import (
+    NOTHING_TO_SET,
+    Evidence,
+    Finding,
+    Related,
+    Severity,
+    Status,
+    fail,
+    note,
+    seen,
+    warn,
+)
 from ncclprobe.model.measurement import Expectation, FirstCall, Retest, TimeStats, Transport
 from ncclprobe.model.pair_results import Blamed, RailWay
 from ncclprobe.model.report import Excerpt, NodeEnvironment, NodeRow, Report, Setting
@@ -123,9 +134,11 @@ _LANES = replace(
 )
 _FOUND = (
     _LANES, replace(_LANES, subject="GPU4"), replace(_LANES, subject="GPU5", message="x4 of 16 lanes", loss=0.6),
-    warn("eth0", "may be slow", remedy="look at `ethtool eth0` and set MTU=9000", related=(Related("a.b", "c"),)),
+    warn("eth0", "may be slow", remedy="look at `ethtool eth0` and set MTU=9000", related=(Related("a.b", "c"),),
+         evidence=("NVML", "", seen("/etc/nccl.conf", "NCCL_ALGO=Ring", 3))),
     fail("mlx5_0:1 and mlx5_1:1", "differ", remedy="reseat it"), replace(_LANES, subject="GPU6", remedy="other"),
-    note("GPU0", "is new"), Finding(Severity.WARN, "GPU1", "is old", "node", "none", lost_GBps=4.0),
+    note("GPU0", "is new"), note("cpus", "no more", remedy=f"{NOTHING_TO_SET}: take another"),
+    Finding(Severity.WARN, "GPU1", "is old", "node", "none", lost_GBps=4.0),
 )  # fmt: skip
 _NODES = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL if n < 2 else Status.PASS) for n in range(4))
 _BOARD = replace(made.board(), gpus=(made.board().gpus or ())[:3], nics=(made.board().nics or ())[:2])
@@ -190,6 +203,8 @@ REPORTS: Mapping[str, Report] = {
                               causes=(replace(_CAUSE, blame="node", action="repair"),)),
     "standing, what to do": replace(_STUCK, causes=(replace(_CAUSE, remedy="end it"),)),
     "fleet": _FLEET,
+    "not judged": replace(samples.HEALTHY, measurements=(replace(samples.ROW, status="unjudged", expectation=None),)),
+    "idle": replace(samples.HEALTHY, status=Status.SKIP, checks=()),
     "pairs": replace(_PAIRS, localisation=replace(_FIVE, culprits=_WHO[:1], suspects=_WHO[1:])),
     "pairs within": replace(_PAIRS, localisation=None, pairs=tuple(
         replace(each, inside=each.src < 2, src_end=f"rank {each.src} of a very long name", GBps=0.3 * each.GBps)

@@ -75,7 +75,7 @@ def annotations(report: Report) -> list[str]:
         if problem.finding.severity is not Severity.NOTE:
             into = errors if problem.finding.severity is Severity.FAIL else warnings
             where = digest.on(problem.nodes, report)
-            text = f"{problem.finding.subject}{f' on {where}' if where else ''}: {problem.finding.message}"
+            text = f"{problem.subject}{f' on {where}' if where else ''}: {problem.finding.message}"
             into.append((problem.id, f"{text}; fix: {problem.finding.remedy}" if problem.finding.remedy else text))
     for gap in digest.gaps(report):
         if gap.required:
@@ -195,7 +195,7 @@ def _block(section: _Section, left: int) -> tuple[str, int]:
 def _problem(problem: digest.Problem, report: Report) -> str:
     finding, where = problem.finding, digest.on(problem.nodes, report)
     on = f" on {code(where)}" if where else ""
-    lines = [f"- **{finding.severity.value.upper()}** {code(problem.id)} {code(finding.subject)}{on}: "
+    lines = [f"- **{finding.severity.value.upper()}** {code(problem.id)} {code(problem.subject)}{on}: "
              f"{text(finding.message)}"]  # fmt: skip
     if finding.evidence:
         lines.append(f"  - seen: {code(finding.seen)}")

@@ -68,15 +68,6 @@ def test_a_warning_fails_only_where_the_run_stopped_at_it() -> None:
 GFM = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
 
-def test_problems_come_first_and_passes_are_folded() -> None:
-    text = markdown.render(SICK)
-    order = [text.index(part) for part in ("## FAIL", "### Problems", "GPU3", "`eth0`", "### Rows", "<summary>Passed")]
-    assert order == sorted(order)
-    assert "### " not in markdown.render(HEALTHY)
-    assert markdown.render(HEALTHY).startswith("## PASS")
-    assert markdown.annotations(HEALTHY) == []
-
-
 MANY: dict[str, Callable[[], Report]] = {
     "findings": lambda: fleet(5_000, 1, 1),
     "titles": lambda: report(*(verdict(Status.PASS, id=f"a.{n}" * 20) for n in range(20_000))),

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model.findings import NOTHING_TO_SET, Finding, Related, Status, Verdict, fail, note
-from ncclprobe.model.measurement import Fingerprint, Judged
-from ncclprobe.model.report import NodeRow, Report, Scope
+from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note
+from ncclprobe.model.measurement import Judged
+from ncclprobe.model.report import NodeRow, Report
 from ncclprobe.model.values import replace
-from ncclprobe.report import digest, html, junit, markdown
+from ncclprobe.report import html, junit, markdown
 from ncclprobe.report.digest import headline
 from ncclprobe.report.text import quiet, render
 from tests.each_row import each_row
@@ -24,41 +23,6 @@ def of(*found: Finding, nodes: int = 0, id: str = "gpu.count", node: str | None 
     verdict = Verdict(id, node, Status.FAIL, "t", findings=found)
     rows = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(nodes))
     return replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=rows or samples.HEALTHY.nodes)
-
-
-def test_one_finding_of_several_subjects_or_nodes_is_one_problem_with_a_folded_list() -> None:
-    lanes = [("n0", fail(f"GPU{n}", "x8 of 16 lanes", evidence=f"/sys/{n}")) for n in (4, 5, 6, 7)]
-    ports = [(node, fail(port, "is DOWN")) for node, port in (("n0", "a:1"), ("n1", "a:1"), ("n2", "b:1"))]
-    rows = [
-        ([*lanes, ("n0", fail("GPU0", "x4 of 16 lanes"))], [("GPU[4-7]", ("n0",)), ("GPU0", ("n0",))]),
-        ([(f"n{n}", note(f"rank {2 * n}", "has two processors")) for n in (0, 1)], [("rank [0,2]", ("n0", "n1"))]),
-        (ports, [("a:1", ("n0", "n1")), ("b:1", ("n2",))]),
-    ]
-    for found, wanted in rows:
-        report = samples.report(*(samples.verdict(Status.FAIL, each, node=node) for node, each in found))
-        assert [(each.subject, each.nodes) for each in digest.problems(report)] == wanted
-
-
-def test_a_machine_without_a_driver_is_told_what_to_ask_for_if_nothing_was_measured_on_gpus() -> None:
-    report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
-    blind = replace(report, scope=Scope(driver=False))
-    rails = replace(blind, command="ncclprobe rails --nnodes 2")
-    assert ["--backend gloo" in headline(each) for each in (blind, report, rails)] == [True, False, False]
-    assert digest.conclusion(rails).startswith("Could not confirm readiness for NCCL over rails")
-    by_gloo = Fingerprint(software={"backend": "gloo"})
-    for rows in ("measurements", "pairs", "copies", "groups", "steps", "ladder"):
-        row: dict[str, Any] = {rows: (ROW,)}
-        told = headline(replace(blind, **row)), headline(replace(blind, fingerprint=by_gloo, **row))
-        assert ["no GPU" in each for each in told] == [False, True], rows
-
-
-def test_a_note_of_what_cannot_be_changed_is_for_the_curious() -> None:
-    idle = note("processors", "this machine has no more", remedy=f"{NOTHING_TO_SET}: take another machine")
-    useful = note("processors", "few of many", remedy="give ranks more")
-    report = samples.report(samples.verdict(Status.PASS, idle, useful), status=Status.PASS)
-    assert "this machine has no more" not in render(report)
-    assert "few of many" in render(report)
-    assert "this machine has no more" in render(report, verbose=True)
 
 
 def test_a_consequence_stands_under_its_cause_and_not_by_itself() -> None:

@@ -17,7 +17,7 @@ import pytest
 from ncclprobe.commands import Screen, attach, main
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.model.causes import JobVerdict, RankClass
-from ncclprobe.model.findings import Finding, Status, fail, seen, warn
+from ncclprobe.model.findings import Finding, Status, fail, warn
 from ncclprobe.model.layout import unstyled
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
@@ -58,15 +58,6 @@ def test_the_quiet_line_is_whole_in_a_log_and_fits_a_terminal(message: str) -> N
     short = as_text.shortened(line, 80)
     assert len(short.rstrip("\n")) <= 80
     assert short.endswith(" (on n0, +1 more, exit 4)\n")
-
-
-def test_evidence_is_a_source_its_line_and_what_stands_there() -> None:
-    finding = fail("NCCL_ALGO", "is odd", evidence=("NVML", "", seen("/etc/nccl.conf", "NCCL_ALGO=Ring", 3)))
-    assert [(each.source, each.line, each.text) for each in finding.evidence] == [
-        ("NVML", None, ""),
-        ("/etc/nccl.conf", 3, "NCCL_ALGO=Ring"),
-    ]
-    assert finding.seen == "NVML; /etc/nccl.conf:3: NCCL_ALGO=Ring"
 
 
 def test_a_verdict_has_its_colour_and_a_pass_that_nothing_judged_has_that_of_what_was_skipped() -> None:
@@ -158,6 +149,15 @@ def test_a_row_shows_how_well_its_median_is_known_and_no_other_row_that_precisio
         "… [1/13] all_reduce 32 KiB in place  ±4.1 %",
         "… [1/13] all_reduce 32 KiB out of place batch 1",
     ]
+    for share, rows in ((0.9949, 1), (0.9951, 11), (1.5, 2)):
+        progress.reach("barrier", share)
+        for _ in range(rows):
+            progress.count()
+        progress.show("barrier batch 2")
+    progress.expect(0)
+    progress.show("pairs")
+    said, row = [re.sub(r"~\d+ s", "~ s", line) for line in terminal.lines()[-4:]], "barrier "
+    assert said == [f"… [2/13] {row} ±99 %  ~ s", f"… [13/13] {row} ±100 %  ~ s", f"… [13/13] {row} ±150 %", "… pairs"]
     progress.stop()
 
 

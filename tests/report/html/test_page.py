@@ -101,22 +101,6 @@ def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None
     assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
 
 
-def test_numbers_that_nobody_judged_are_no_success() -> None:
-    row = replace(samples.ROW, status="unjudged", expectation=None)
-    page = render(replace(samples.HEALTHY, measurements=(row,)))
-    words = Page(page).words
-    for said in ("none judged", "Nothing found wrong; speed not judged", "1 row of the sweep not judged",
-                 "ncclprobe baseline REPORT.json -o site.json"):  # fmt: skip
-        assert said in words
-    assert "Nothing to do" not in words
-    tag = '<span class="tag {0}">{0}</span> <b class="num">'
-    assert [tag.format(kind) in page for kind in ("skip", "pass")] == [True, False]
-    healthy = Page(render(samples.HEALTHY)).words
-    assert [said in healthy for said in ("Nothing to do", "Not checked", "Findings")] == [True, False, False]
-    idle = Page(render(replace(samples.HEALTHY, status=Status.SKIP, checks=()))).words
-    assert [said in idle for said in ("Nothing was judged", "Nothing to do")] == [True, False]
-
-
 def test_a_large_fleet_with_many_different_faults_and_a_text_without_end_are_cut() -> None:
     report = samples.fleet(6000, 3, 4)
     text = render(report)
