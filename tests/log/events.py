@@ -21,6 +21,7 @@ PREFIXES = (
     "2026-02-30 10:00:00 - ", "Feb 29 10:00:00 n7 kernel: ", "Nov 22 10:00:00 n7 python[77]: ", "2026-11-22T25:00:00Z ",
 )  # fmt: skip
 """What launchers, containers and loggers write before the words of a program."""
+FAILED = 'Traceback (most recent call last):\n  File "a.py", line 3, in f'
 LINES = {
     "torch, with a rank": "[rank3]:[E1122 10:00:00.5 ProcessGroupNCCL.cpp:607] [Rank 3] error",
     "torch, without": "[E ProcessGroupNCCL.cpp:828] [Rank 3] an error",
@@ -51,6 +52,24 @@ LINES = {
     "an exception before a good end": "ValueError: no data\nTraining finished",
     "a traceback amid another rank": "[rank1]: Traceback (most recent call last):\n[rank0]: step 7 error rate 0.1\n"
     '[rank1]:   File "/job/train.py", line 12, in main\n[rank1]:     loss.backward()\n[rank1]: ValueError: no data',
+    "a reason beneath a bare class": f"{FAILED}\nFooError:\nno such shard",
+    "a reason beneath a bare class, indented": f"{FAILED}\nFooError:\n  no such shard",
+    "a traceback as a message": f"{FAILED}\nFooError:\nOriginal {FAILED}\nKeyError: 7",
+    "a traceback in quotes": f'{FAILED}\nFooError:\n"""\n{FAILED}\nKeyError: 7',
+    "an exception with blanks": f"{FAILED}\nValueError: no data  ",
+    "two words and nothing beneath": f"{FAILED}\nFooError of x:\nno such shard",
+    "five blank lines": f"{FAILED}\nValueError: no data\n\n\n\n\nretrying now",
+    "a program that goes on": f"{FAILED}\nValueError: no data\nretrying now",
+    "a frame without a function": 'Traceback (most recent call last):\n  File "a.py", line 3\nKeyError: 7',
+    "a validation error": f"{FAILED}\npydantic.ValidationError: 1 validation error for C\nf\n  It is [type=a] [type=b]",
+    "a validation error of no reason": f"{FAILED}\npydantic.ValidationError: 1 validation error for C\nf\n  It is",
+    "a logger's traceback": f"ERROR | {FAILED}".replace("\n", "\nINFO | ") + "\nINFO | KeyError: 7",
+    "a logger's traceback that another cuts": f"ERROR | {FAILED}\nno line of it\nINFO | KeyError: 7",
+    "MPICH's stack": "Fatal error in x: Other MPI error, error stack:\nMPI_Send(18): b\nMPID(3): \nf(9)....: odd ",
+    "MPICH's stack of a class": "Fatal error in x: Unknown error class, error stack:\nMPI(1): a\nMPI(2)..: b\nend",
+    "an error on the next line": "zeta: Fatal error: \ny is gone  ",
+    "an error before a traceback": f"error:\n{FAILED}\nKeyError: 7",
+    "a late message": "x errors.error_handler:{\n" + "  x\n" * 8 + '  "message": "KeyError: 7"',
     "ranks listed": "Missing ranks:\n0: [grad/a]\n3: [grad/a]\n5 others",
     "tasks listed": "XlaRuntimeError: Barrier failed. Timed out task names:\n/job:w/task:0\n/job:w/task:3\n\n",
     "lines beside a rank's": "[rank3]: ValueError: an error\nW1122 10:00:00.1 9 api.py:1] an error",

@@ -281,11 +281,9 @@ PASTED = of(
     {
         "a limit that is not there, by ulimit": f"{REFUSED}\n$ ulimit -l\nunlimited",
         "a limit that is not there, by a table": f"{REFUSED}\nmax locked memory       (kbytes, -l) unlimited",
-        "a limit that is not there, by /proc": f"{REFUSED}\nMax locked memory    unlimited    unlimited    bytes",
         "a limit that is not there on another host": f"%- a.log\n{REFUSED}\n%- shell.log\nn2:8:8 [0] NCCL INFO "
         "Bootstrap : Using eth0:10.0.0.2<0>\n$ ulimit -l\nunlimited",
         "a limit of 64": f"{REFUSED}\n$ ulimit -l\n64",
-        "another limit": f"{REFUSED}\ncore file size (blocks, -c) unlimited",
         "GIDs without an address": f"{INDEX}\n{ROCE}\n{BARE}",
         "a GID's two halves": f"{ROCE}\n{INFO} NET/IB: Dev 0 Port 1 qpn 9 mtu 3 GID 0 (80FE/F6999FC9)\n{NO_ANSWER}",
         "GIDs of InfiniBand": f"{ROCE.replace('RoCE', 'IB')}\n{BARE}",
@@ -325,10 +323,8 @@ PASTED = of(
         "a pod without a name": f"{OF_ONE_POD}\n{JOINING}",
         "a pod, and steps": f"{UNPLACED}\n{steps(0, 9)}",
         "a pod that was placed": f"{OF_ONE_POD}\n{PLACED.format('8m  default-scheduler')}\n{JOINING}",
-        "a pod that was placed by name": f"{UNPLACED}\n{PLACED.format('pod/w-1')}\n{JOINING}",
         "a pod of another job": f"w-1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         f"{PLACED.format('pod/w-1')}\n{UNPLACED.replace('w-1', 'other-job-0')}\n{JOINING}",
-        "a pod, of ranks that met": f"{UNPLACED}\n{watchdog(1, ms=1803472)}",
         "lines that a terminal cut": cut(
             f"starting the job with a long line of options --alpha 1 --beta 2 --gamma 3\n{watchdog(1)}\nend of it", 72
         ),
@@ -509,7 +505,6 @@ CAUSES = of(
         "NCCL's last error, as torch repeats it": "ncclSystemError: System call failed.\nLast error:\n"
         "nvmlDeviceGetHandleByIndex(3) failed: Unknown Error\nstep 7: Last error: none\nnvml() failed: x",
         "an echo at a peer": f"{ECHO.format('')}\n{PORT_DOWN.format('')}",
-        "an echo before": f"{ECHO.format(FIRST)}\n{PORT_DOWN.format(LATER)}",
         "an echo after": f"{ECHO.format(LATER)}\n{PORT_DOWN.format(FIRST)}",
     }
 )
