@@ -30,8 +30,7 @@ from tests.command_inputs import DATA
 
 _CHECKS, _RULES = discover("ncclprobe.checks.env", Check), discover("ncclprobe.checks", Check)
 _OF_PATHS = [rule for rule in _RULES if rule.run.__module__.endswith(("checks.path", "launch.mesh", "launch.ports"))]
-_HOW = ("refused", "filtered", "unreachable", "address", "denied", "reset", "hung-up", "silent", "foreign", "stranger",
-        "wrong-peer")  # fmt: skip
+_HOW = ("refused", "filtered", "unreachable", "denied", "hung-up", "silent", "foreign", "stranger", "wrong-peer")
 _TAIL = interface("tailscale0", 7, "100.64.0.7", virtual=True)
 _DOWN = replace(interface("eth2", 4, "10.2.0.5"), flags=frozenset({"up"}))
 _MANY = Interfaces((LO, ETH1, _DOWN, ETH0, interface("eth10", 12, "10.9.0.5"), DOCKER0, _TAIL))
@@ -48,9 +47,9 @@ def _set_inputs() -> Iterator[tuple[str, object]]:
     hosts = {
         "hgx-h100": (TWO_NODES, names + devices + parts),
         "hgx-h100 alone": (ALONE, devices + parts),
-        "l40s-8": (ONE_NODE, parts + devices[:29]),
+        "l40s-8": (ONE_NODE, parts + devices),
         "gb200-tray unseen": (Absent("not seen"), parts[:16] + devices),
-        "dgx-1v": (Launch("slurm", 0, 16, 0, 8, 2), parts),
+        "dgx-1v blind": (Launch("slurm", 0, 16, 0, 8, 2), devices + parts),
         **{f"hgx-h100 {cloud}": (TWO_NODES, clouds) for cloud in _CLOUDS},
         "aws-p4d": (TWO_NODES, clouds),
         "aws-p4d one": (ONE_NODE, clouds),
@@ -60,6 +59,7 @@ def _set_inputs() -> Iterator[tuple[str, object]]:
         machine, _, more = name.partition(" ")
         facts = {**learned(machine), Launch: launch, Interfaces: _MANY, Software: nccl(2, 27, 7)}
         facts |= {Machine: Machine(cloud=_CLOUDS[more], instance_type=more)} if more in _CLOUDS else {}
+        facts |= dict.fromkeys((Interfaces, Software), Absent("hidden")) if more == "blind" else {}
         usual = _told(facts, Settings())
         for line in lines:
             rows = [part.partition("=")[::2] for part in line.split(";")]
