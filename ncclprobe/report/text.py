@@ -93,7 +93,7 @@ def quiet(report: Report) -> str:
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
     if wrong:
         worst = wrong[0]
-        text = f"{worst.finding.severity.value.upper()} {worst.id} {worst.finding.line}"
+        text = f"{worst.finding.severity.value.upper()} {worst.id} {replace(worst.finding, subject=worst.subject).line}"
         where = worst.finding.nodes or worst.nodes or every
     elif blind:
         text, where = f"UNKNOWN {blind[0].id}: {blind[0].why}", own_node(blind[0]) or every
