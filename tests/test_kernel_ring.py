@@ -188,9 +188,9 @@ def test_each_source_answers_what_is_there(host: LiveHost, tmp_path: Path, monke
         ("os.geteuid", 4294967290, ("stat", "/proc/1"), False),
         ("os.open", PermissionError(1, "no"), ("open", "/dev/null"), "Denied: open /dev/null: no"),
         ("os.open", 9999, ("open", "/dev/null"), "Failed: open /dev/null: Bad file descriptor"),
-        ("importlib.util.find_spec", None, ("module", "x"), "Missing: Python module x: not installed"),
-        ("importlib.util.find_spec", SimpleNamespace(origin=None), ("module", "x"),
-         "Missing: Python module x: not installed"),
+        *(("importlib.util.find_spec", spec, ("module", "x"), "Missing: Python module x: not installed")
+          for spec in (None, SimpleNamespace(origin=None))),
+        ("_KERNEL_TREES", (("/proc", "/no", ()),), ("list", "/proc/self", "stat"), ["stat"]),
         ("_KERNEL_TREES", TREES, ("list", "/dev", "no-*"), []),
         ("_KERNEL_TREES", TREES, ("read", "/dev/pts/no"), "Missing: read /dev/pts/no: not there"),
         ("_KERNEL_TREES", TREES, ("list", "/dev/shm", "no-*"), f"Failed: list /dev/shm: {MOUNTED}"),

@@ -257,7 +257,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("se.exec_start: 5000\n", 37), ("",), ("se.exec_start: 5000\n", 36), ("se.exec_start: 0.0\n",),
             ("se.exec_start: 200000\n",), ("se.exec_start: 5000\n", 40, None)]),
         "what a thread ran": (_of(processes._ran_s), [*({"comm": comm, **_RAN} for comm in (
-            "train", "pt_nccl_watchdg", "NCCL Service 0", "cuda-EvtHandlr", "PT_GLOO_x", "xcuda")), {"comm": "train"}]),
+            "train", "pt_nccl_x", "NCCL Service 0", "cuda-x", "PT_GLOO_x", "xcuda", b"\xff")), {"comm": "train"}]),
         "threads": (_of(processes._threads), [{"task/10/comm": "", "task/9/comm": ""}, {}]),
         "numbers of a file": (_of(lambda path: processes._numbers(f"{path}/status")), [
             {"status": "Name:\tx\nTracerPid:\t7\nVmSwap:\t   12 kB\nodd\nlow 0\nno -1\n"}, {}]),
