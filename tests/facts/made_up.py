@@ -100,8 +100,7 @@ CPUS: Said = {
     ("read", "/proc/cpuinfo"): "processor\t: 0\nmodel name\t: Fast CPU\n",
     ("list", NODE): ["has_cpu", "node0", "node1", "online"],
     **reads(f"{NODE}/node0", cpulist="0-1\n", distance="10 20\n"),
-    **reads(f"{NODE}/node1", cpulist="\n", distance="20 10\n"),
-}
+    **reads(f"{NODE}/node1", cpulist="\n", distance="20 10\n")}  # fmt: skip
 UP = {"flags": "up,running", "mtu": 1500}
 INTERFACES: Said = {
     ("psutil", "net_if_addrs"): {
@@ -150,17 +149,12 @@ TABLE: list[dict[str, Any]] = [
 ]
 IP = ("run", "ip", "-j", "-4")
 ROUTES: Said = {
-    ("read", "/proc/net/route"): ROUTE,
-    ("read", "/proc/net/ipv6_route"): ROUTE6,
-    (*IP, "rule"): RULES,
-    (*IP, "route", "show", "table", "all"): TABLE,
-}
+    ("read", "/proc/net/route"): ROUTE, ("read", "/proc/net/ipv6_route"): ROUTE6, (*IP, "rule"): RULES,
+    (*IP, "route", "show", "table", "all"): TABLE}  # fmt: skip
 SYSCTLS: Said = {
     **reads("/proc/sys/net/ipv4", ip_local_port_range="32768\t60999\n", ip_local_reserved_ports="29500,40000-40010\n"),
-    **reads(f"{CONF}/all", arp_ignore="0", arp_announce="2"),
-    **reads(f"{CONF}/a", arp_ignore="1", arp_announce="1"),
-    **reads(f"{CONF}/b", arp_ignore="0", arp_announce="3"),
-}
+    **reads(f"{CONF}/all", arp_ignore="0", arp_announce="2"), **reads(f"{CONF}/a", arp_ignore="1", arp_announce="1"),
+    **reads(f"{CONF}/b", arp_ignore="0", arp_announce="3")}  # fmt: skip
 
 
 def rail(name: str, address: str, index: int, *flags: str) -> Interface:
@@ -173,10 +167,8 @@ RAILS = Interfaces((rail("a", "10.0.0.1", 2), rail("b", "10.0.0.2", 3), rail("c"
                     rail("lo", "10.0.1.2", 1, "loopback")))  # fmt: skip
 TCP6 = TCP.replace("0100007F:733C", f"{'0' * 24}01000000:E10E").replace(" 00000000:0000 0A", f" {'0' * 32}:0000 0A")
 PORTS: Said = {
-    ("lines", "/proc/net/tcp", ports.LISTENING): TCP,
-    ("lines", "/proc/net/tcp6", ports.LISTENING): TCP6,
-    ("read", "/proc/net/sockstat"): "sockets: used 35\nTCP: inuse 5 orphan 0 tw 28 alloc 23 mem 536\n",
-}
+    ("lines", "/proc/net/tcp", ports.LISTENING): TCP, ("lines", "/proc/net/tcp6", ports.LISTENING): TCP6,
+    ("read", "/proc/net/sockstat"): "sockets: used 35\nTCP: inuse 5 orphan 0 tw 28 alloc 23 mem 536\n"}  # fmt: skip
 
 
 def chain(name: str, hook: str = "input", kind: str = "filter", policy: str = "drop") -> dict[str, Any]:
@@ -199,13 +191,10 @@ CHAINS = [{"metainfo": {"version": "1.0.6"}}, chain("inet/filter/input"), chain(
           chain("netdev/f/in-gress", "ingress"), chain("inet/odd; flush ruleset/input")]  # fmt: skip
 NFT = ("run", "nft", "-j", "list")
 FIREWALL: Said = {
-    (*NFT, "chains"): {"nftables": CHAINS},
-    (*NFT, "chain", "inet", "filter", "input"): in_chain(ESTABLISHED),
+    (*NFT, "chains"): {"nftables": CHAINS}, (*NFT, "chain", "inet", "filter", "input"): in_chain(ESTABLISHED),
     (*NFT, "chain", "ip", "raw", "PREROUTING"): in_chain(ESTABLISHED, [{"reject": None}]),
-    (*NFT, "chain", "netdev", "f", "in-gress"): in_chain(),
-    ("read", "/proc/net/ip_tables_names"): "nat\nfilter\n",
-    ("read", "/proc/net/ip6_tables_names"): "mangle\n",
-}
+    (*NFT, "chain", "netdev", "f", "in-gress"): in_chain(), ("read", "/proc/net/ip_tables_names"): "nat\nfilter\n",
+    ("read", "/proc/net/ip6_tables_names"): "mangle\n"}  # fmt: skip
 
 
 def process_with(*capabilities: str, uid: int = 1000) -> Process:
@@ -233,8 +222,7 @@ SHM: Said = {
     ("stat", "/dev/shm/nccl-cccccc"): {"device": 27, "bytes": 5, "age_s": 5.0, "mine": False},
     ("stat", "/dev/shm/nccl-gone"): GONE,
     ("mapped", "/dev/shm/nccl-"): {"paths": ["/dev/shm/nccl-bbbbbb"], "hidden": 12},
-    ("link", "/proc/self/ns/pid"): "pid:[4026531836]",
-}
+    ("link", "/proc/self/ns/pid"): "pid:[4026531836]"}  # fmt: skip
 IMEX_NODES = "/dev/nvidia-caps-imex-channels"
 DEVICES: Said = {
     ("list", "/dev", "nvidia*"): ["nvidia0", "nvidia-caps", "nvidia-caps-imex-channels", "nvidiactl"],
@@ -243,8 +231,7 @@ DEVICES: Said = {
     ("list", IMEX_NODES, "channel*"): [f"channel{number}" for number in range(17)],
     **{("access", f"{IMEX_NODES}/channel{number}"): {"read": False, "write": True} for number in range(17)},
     ("list", "/dev/infiniband", "*"): ["by-path", "by-ibdev", "uverbs0"],
-    ("access", "/dev/infiniband/uverbs0"): {"read": True, "write": True},
-}
+    ("access", "/dev/infiniband/uverbs0"): {"read": True, "write": True}}  # fmt: skip
 SLURM = "0::/system.slice/slurmstepd.scope/job_7/step_0/task_0\n"
 STEP = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
 MOUNTS2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -259,17 +246,12 @@ LEVELS = [f"{STEP}/step_0/task_0", *(STEP.rsplit("/", n)[0] for n in (1, 2, 3))]
 CGROUP: Said = {
     **reads("/proc/self", cgroup=SLURM, mountinfo=MOUNTS2),
     **{("read", f"{level}/{name}"): GONE for level in LEVELS for name in ("cpu.max", "memory.max", "pids.max")},
-    ("read", f"{STEP}/step_0/cpu.max"): "max 100000",
-    ("read", f"{STEP}/step_0/memory.max"): "68719476736",
-    ("read", f"{STEP}/step_0/memory.current"): "1048576\n",
-    ("read", f"{STEP}/step_0/pids.max"): "4096\n",
-    ("read", f"{STEP}/step_0/pids.current"): "4090\n",
-    ("read", f"{STEP}/cpu.max"): "800000 100000",
+    ("read", f"{STEP}/step_0/cpu.max"): "max 100000", ("read", f"{STEP}/step_0/memory.max"): "68719476736",
+    ("read", f"{STEP}/step_0/memory.current"): "1048576\n", ("read", f"{STEP}/step_0/pids.max"): "4096\n",
+    ("read", f"{STEP}/step_0/pids.current"): "4090\n", ("read", f"{STEP}/cpu.max"): "800000 100000",
     ("read", f"{STEP}/cpu.stat"): "usage_usec 5\nnr_periods 10\nnr_throttled 3\nthrottled_usec 1500000\n",
-    ("read", f"{STEP}/memory.max"): "137438953472",
-    ("read", f"{STEP}/pids.max"): "1024\n",
-    ("read", f"{STEP}/pids.current"): "1000\n",
-}
+    ("read", f"{STEP}/memory.max"): "137438953472", ("read", f"{STEP}/pids.max"): "1024\n",
+    ("read", f"{STEP}/pids.current"): "1000\n"}  # fmt: skip
 CGROUP1: Said = {
     **reads("/proc/self", cgroup=GROUPS1, mountinfo=MOUNTS1),
     ("read", "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"): "150000\n",
@@ -277,8 +259,7 @@ CGROUP1: Said = {
     ("read", "/sys/fs/cgroup/cpu,cpuacct/cpu.stat"): "nr_periods 10\nnr_throttled 3\nthrottled_time 2000000000\n",
     ("read", "/sys/fs/cgroup/memory/memory.limit_in_bytes"): "8589934592\n",
     ("read", "/sys/fs/cgroup/memory/memory.usage_in_bytes"): "4096\n",
-    ("read", "/sys/fs/cgroup/unified/pids.max"): "max\n",
-}
+    ("read", "/sys/fs/cgroup/unified/pids.max"): "max\n"}  # fmt: skip
 IB, VERBS = infiniband.ROOT, infiniband.VERBS
 PORT = f"{IB}/mlx5_0/ports/1"
 LOCAL, MAPPED = "fe80:0000:0000:0000:0ac0:ebff:fe5b:dc10", "0000:0000:0000:0000:0000:ffff:0a01:0203"
@@ -305,19 +286,15 @@ ECN = "/sys/class/net/eth2/ecn"
 QOS: Said = {
     ("read", f"{IB}/mlx5_0/tc/1/traffic_class"): "Global tclass=106\n",
     ("files", f"{ECN}/roce_rp/enable"): {str(n): str(int(n in (3, 5))) for n in range(8)},
-    ("files", f"{ECN}/roce_np/enable"): {},
-}
+    ("files", f"{ECN}/roce_np/enable"): {}}  # fmt: skip
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n"
 LINUX = System("n0", "6.8.0-45-generic", "x86_64", "Ubuntu", None)
 MANAGER: Said = {
     ("run", "nv-fabricmanager", "--version"): "Fabric Manager version is : 535.161.08\n",
-    ("read", driver.PID_FILE): "42\n",
-    ("read", "/proc/42/comm"): "nv-fabricmanage\n",
-}
+    ("read", driver.PID_FILE): "42\n", ("read", "/proc/42/comm"): "nv-fabricmanage\n"}  # fmt: skip
 IMEX: Said = {
     ("read", driver.NODES): "# the rack\n10.0.0.1\n\n10.0.0.2  # second\n",
-    ("run", "nvidia-imex-ctl", "-q"): "a note\nREADY\n",
-}
+    ("run", "nvidia-imex-ctl", "-q"): "a note\nREADY\n"}  # fmt: skip
 KERNEL: Said = {
     ("kernel_log", kernel_log.WANTED): {
         "source": "/dev/kmsg", "lines": [[12.5, "NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus."],
@@ -337,8 +314,7 @@ TORCH: Said = {
     ("list", "/site/lib", LIBRARIES): ["libnccl.so.2", "libnccl.so.2.28.9"],
     ("elf_texts", "/site/lib/libnccl.so.2.28.9", "NCCL version 2."): ["NCCL version 2.28.9"],
     ("list", "/new", LIBRARIES): ["libnccl.so.2"],
-    **{("list", folder, LIBRARIES): GONE for folder in DEFAULT_FOLDERS},
-}
+    **{("list", folder, LIBRARIES): GONE for folder in DEFAULT_FOLDERS}}  # fmt: skip
 BARE = TORCH | {("packages",): {}, ("module", "torch"): GONE}
 RUNPATH = {("elf", CUDA): {"needed": ["libnccl.so.2"], "rpath": "/old", "runpath": "/new"}}
 OFI = "/opt/amazon/ofi-nccl/lib"
@@ -378,10 +354,8 @@ NIC_COUNTERS: Said = {
     ("files", "/sys/class/net/eth0/statistics"): {"tx_bytes": "100", "rx_bytes": "70", "rx_errors": "0"},
     ("files", "/sys/class/net/eth1/statistics"): {"tx_bytes": "1"},
     ("counters", "/sys/class/net/eth0/statistics", 2): {"tx_bytes": "160", "rx_bytes": "70"},
-    ("list", traffic.RDMA): ["mlx5_0"],
-    ("list", f"{traffic.RDMA}/mlx5_0/ports"): ["1"],
-    ("files", f"{traffic.RDMA}/mlx5_0/ports/1/counters"): {"port_xmit_data": "10", "port_rcv_data": "20"},
-}
+    ("list", traffic.RDMA): ["mlx5_0"], ("list", f"{traffic.RDMA}/mlx5_0/ports"): ["1"],
+    ("files", f"{traffic.RDMA}/mlx5_0/ports/1/counters"): {"port_xmit_data": "10", "port_rcv_data": "20"}}  # fmt: skip
 FILE_SYSTEMS, TWO_GPUS = TEXTS["/proc/self/mountinfo"], TEXTS["nvidia-smi nvlink -s"]
 LOOK = {"kind": "folder", "real": "/data/set", "uid": 0, "gid": 0, "mode": "0755", "user": 0, "nbytes": 4096,
         "read": True, "enter": True}  # fmt: skip
@@ -399,24 +373,16 @@ NAMED = settings(
     NCCL_NET_PLUGIN="/opt/a.so,libours.so")  # fmt: skip
 NAMED_FILES: Said = {
     ("read", "/t.xml"): '<system version="1"><pci busid="0A:00.0" class="0x030200"/></system>\n',
-    ("read", "/g.xml"): '<graphs version="2"></graphs>',
-    ("access", "/logs"): {"read": True, "write": False},
-    ("access", "/dumps"): {"read": True, "write": True},
-    ("stat", "/opt/a.so"): "{}",
-    ("stat", "/opt/ours/libours.so"): "{}",
-    **{("stat", f"{folder}/libours.so"): GONE for folder in DEFAULT_FOLDERS},
+    ("read", "/g.xml"): '<graphs version="2"></graphs>', ("access", "/logs"): {"read": True, "write": False},
+    ("access", "/dumps"): {"read": True, "write": True}, ("stat", "/opt/a.so"): "{}",
+    ("stat", "/opt/ours/libours.so"): "{}", **{("stat", f"{folder}/libours.so"): GONE for folder in DEFAULT_FOLDERS},
     **{("stat", f"{folder}/libnope.so"): GONE for folder in ("/opt/ours", *DEFAULT_FOLDERS)},
-    ("ld_cache", "libours.so"): "[]",
-    ("ld_cache", "libnope.so"): "[]",
-}
+    ("ld_cache", "libours.so"): "[]", ("ld_cache", "libnope.so"): "[]"}  # fmt: skip
 CONFS: Said = {
-    ("home",): "/etc/me",
-    ("conf", "/home/me/.nccl.conf"): "NCCL_DEBUG=WARN\nsetenv A B\n",
+    ("home",): "/etc/me", ("conf", "/home/me/.nccl.conf"): "NCCL_DEBUG=WARN\nsetenv A B\n",
     ("conf", "/etc/me/.nccl.conf"): "NCCL_DEBUG=INFO\n",
-    ("conf", "/etc/nccl.conf"): "NCCL_DEBUG=TRACE\nNCCL_NET=IB\n",
-    ("access", "/home/me/.nccl.conf"): {"read": True},
-    ("access", "/etc/me/.nccl.conf"): {"read": True},
-}
+    ("conf", "/etc/nccl.conf"): "NCCL_DEBUG=TRACE\nNCCL_NET=IB\n", ("access", "/home/me/.nccl.conf"): {"read": True},
+    ("access", "/etc/me/.nccl.conf"): {"read": True}}  # fmt: skip
 EC2 = {"v1.region": "us-east-1", "v1.availability_zone": "us-east-1d", "ds.meta_data.placement.group-name": "llm",
        "ds.meta_data.placement.availability-zone-id": "use1-az6"}  # fmt: skip
 SWITCHES = {"SLURM_TOPOLOGY_ADDR": "spine1.leaf7.n3", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}

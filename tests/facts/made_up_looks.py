@@ -14,7 +14,7 @@ from ncclprobe.facts.job.stacks import C10D
 from ncclprobe.facts.kernel_log import OF_GPUS
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.rank_servers import PIPE
-from ncclprobe.model.errors import HostError, TimedOut
+from ncclprobe.model.errors import HostError, OutOfTime, TimedOut
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.facts.made_up_ranks import found, gpu_row, process
@@ -116,7 +116,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     return {
         "two looks": (lambda said, here=HERE, asked=(): _looked(said, here, **dict.fromkeys(asked, True)), [({},),
             ({}, replace(HERE, others=(("10", "ada"),))), ({}, LocalRanks(())), (_served(_state(), *STATE),),
-            (_served(_state(still_s=3.0), *STATE),), (_served("nonsense", *STATE),), ({("process", 10, 10, 1): SLOW},),
+            (_served(_state(still_s=3.0), *STATE),), (_served("nonsense", *STATE),),
+            *(({question: OutOfTime("all that --timeout left")},)
+            for question in (("server", 10, "fr_trace_json", 2), (*STATE, 2), ("dump", 10, 0, 1), ("ras", "x", 2, 10))),
+            ({("process", 10, 10, 1): SLOW},),
             (_served(_flight()),), (_served("[]"),), (_served("[]"), HERE, ["dumps"]), (_served(PICKLED),),
             (_served("e30="),), (_served("?"),), ({("server", 10, "fr_trace_json", 1): _flight("[0, 1]")},),
             *((_served(_flight(*groups)), _of_world(rank, world)) for groups, rank, world in ((["[0, 1]"], 0, 2),

@@ -125,6 +125,14 @@ _MORE = {
     "an impossible row": HEAD + TABLE + "67108864 16777216 quad sum -1 1090.5 61.54 107.69 0 1083.5 61.94 108.39 0\n",
     "a last row that is cut": HEAD + TABLE + "33554432 8388608 float sum -1 10",
     "words that are no ranks": HEAD + TABLE.replace("16777216", "x"),
+    **{f"{n} ranks, {redop}, root {root}, {count}, {out} and {own}": f"mpirun -np {n} ./a\n{NEW}67108864 {count} float {redop} "
+       f"{root} 1000.0 67.11 {bus} {out} 1000.0 67.11 {bus} {own}\n" for n, count, bus in ((1, 16777216, "0.00"),
+       (8, 16777216, 67.11), (8, 2097152, 58.72), (8, 16777216, 117.44), (2, 8388608, 33.55), (2, 16777216, 67.11))
+       for redop in ("none", "sum") for root in (-1, 0) for out, own in ((0, 0), (0, "N/A"), ("N/A", "N/A"), ("N/A", 0))},
+    **{f"{name[:40]!r}, a row of {alg}, {bus}": f"{name}{NEW}1073741824 268435456 float sum -1 {time} {alg} {bus} 0 {time} {alg} {bus} 0\n"
+       for name in ("", START.format("all_reduce"), START.format("reduce_scatter")) for time, alg, bus in (
+       ("1121937", 0.96, 1.44), ("1121937", 0.96, 0.84), ("10737.4", "100.0", 187.5), ("10737.4", "100.0", 199.9),
+       ("10737.4", "100.0", 99.9), ("10737.4", "100.0", "100.0"), ("0.00", "inf", "inf"), ("10737.4", "100.0", 50.0))},
     "all kinds of one table": RANKS + NEW + "67108864 8388608 float none -1 1000.0 67.11 58.72 0 1000.0 67.11 58.72 0\n" * 2,
 }  # fmt: skip
 

@@ -90,13 +90,6 @@ def express(control: int, ats: int | None = None, following: int = 0x60) -> byte
     return bytes(config)
 
 
-def looping() -> bytes:
-    """Return a config space whose list of extended capabilities leads to its own beginning."""
-    config = bytearray(4096)
-    config[0x100:0x104] = (0x100 << 20 | 0x0001).to_bytes(4, "little")
-    return bytes(config)
-
-
 def patched(config: bytes, *changes: tuple[int, str]) -> str:
     """Return a config space, as a host answers, in which these bytes are others."""
     changed = bytearray(config)
@@ -258,6 +251,16 @@ def _linked(files: dict[str, dict[str, Any]], searched: Loader, *cached: str, **
     return [(each.name, each.needed_by, each.path, each.why, each.lacks, each.others) for each in told.libraries]
 
 
+def _opened(path: str, kind: str, flavour: str, objects: Any, texts: Any = GONE) -> object:
+    """Return what the constants of a plugin's file tell of it."""
+    said = {
+        ("elf_objects", path, "nccl"): objects,
+        **{("elf_texts", path, mark): texts for mark in plugins._MARKS.values()},
+    }
+    found = plugins._add_constants(answers(said), Plugin(path, kind, flavour, reachable=True))
+    return found, found.told()
+
+
 _ROUTES = Routes(
     (Route("0.0.0.0/0", "eth0", "10.0.0.1", 100), Route("10.1.0.0/16", "a", metric=5), Route("10.1.0.0/16", "b")),
     (Rule(1, "101", "10.2.0.0/16"), Rule(2, "102", interface="x"), Rule(3, "main")),
@@ -390,26 +393,23 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     pci.bars: [BARS, "0x0 0x1 0x0\n", "", "0x9 0x1 0x0\n0x0 0x7 0x20000000\n" + "0x8 0x8 0x0\n" * 5],
     pci.aer: ["RxErr 3\nBadTLP 0\nBadDLLP 1\nTOTAL_ERR_COR 4\n", "", "x\n"],
     pci.normal: ["00000000:C4:00.0", "c4:00.1", "00010000:01:00.0", "0000:c4:00", "c4:00.8", ""],
-    pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]),
-              space(b"\xff" * 4096), space(looping()), json.dumps(_CUT), "x", '{"length": 4}', *(
-        patched(bytes(size), (0x100, f"01000{at[2:]}"[:6] + at), (int(at[2:] + at[:1], 16), said)) for size in (4096,
-            4095)
-        for at, said in (("81ff", "0d0000000000ffff"), ("c1ff", "0d000000"))),
-        patched(bytes(4096), (0x100, "ffffffff")), patched(bytes(4096), (0x100, "0d0000000000ffff")),
+    pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]), space(b"\xff" * 4096),
+        patched(bytes(4096), (0x100, "01000010")), json.dumps(_CUT), "x", '{"length": 4}', *(patched(bytes(size),
+        (0x100, f"01000{at[2:]}"[:6] + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at,
+        said in (("81ff", "0d0000000000ffff"), ("c1ff", "0d000000"))), patched(bytes(4096), (0x100, "ffffffff")),
+        patched(bytes(4096), (0x100, "0d0000000000ffff")),
         patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7", "[" * 100_000,
         '{"length": 1e400, "rows": {}}', '{"length": -1, "rows": {}}', '{"length": 4096, "rows": []}',
         '{"length": 99999, "rows": {"0x100": "0d0000000000ff00", "0x1000": "ff"}}',
-        '{"length": 80, "rows": {"x": "00"}}',
-        '{"length": 80, "rows": {"0": "0g"}}', '{"length": "80", "rows": {"0xfe": "00000d0000000000ff00"}}'],
+        '{"length": 80, "rows": {"x": "00"}}', '{"length": 80, "rows": {"0": "0g"}}',
+        '{"length": "80", "rows": {"0xfe": "00000d0000000000ff00"}}'],
     pci.settings: [space(express(0x5930)), space(express(0x2820, 0x8000)), space(express(0x2820, 0)),
-                   space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40)),
-                   *(patched(express(control, 0xFFFF), (0x34, "43")) for control in (0xFFFF, 0x7FFF, 0x8FFF, 0xFF0F,
-                       0xFFEF)),
-                   patched(express(0x2820, 0x7FFF), (0x41, "63")), patched(express(0x2820)[:0x6C]),
-                   patched(express(0x2820)[:0x6B]), patched(express(0x2820), (0x34, "3c")), patched(express(0), (0x41,
-                       "00")),
-                   patched(express(0x2820), (0x100, "0100c1ff"), (0xFFC, "0f000000")),
-                   patched(express(0x2820), (0x100, "010081ff"), (0xFF8, "0f00000000000080"))],
+        space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40)), *(
+        patched(express(control, 0xFFFF), (0x34, "43")) for control in (0xFFFF, 0x7FFF, 0x8FFF, 0xFF0F, 0xFFEF)),
+        patched(express(0x2820, 0x7FFF), (0x41, "63")), patched(express(0x2820)[:0x6C]),
+        patched(express(0x2820)[:0x6B]), patched(express(0x2820), (0x34, "3c")), patched(express(0), (0x41, "00")),
+        patched(express(0x2820), (0x100, "0100c1ff"), (0xFFC, "0f000000")),
+        patched(express(0x2820), (0x100, "010081ff"), (0xFF8, "0f00000000000080"))],
     nvidia_smi.count: ["GPU 0: A\n  GPU 1: B\nGPU 2: C\n", "no devices\n", ""],
     nvidia_smi.cuda_version: ["NVML version : 570.86\nCUDA Version        : 12.4\n", "CUDA Version: 12\n",
         'CUDA version        : Deprecated, see "CUDA UMD version" instead\nCUDA UMD version    : 13.3\n'],
@@ -602,10 +602,36 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "/usr/lib64/libcudart.so.12": {}}, Loader(), "libcudart.so.12"), ({CUDA_LIBRARY: {"needed": NEEDED},
         "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader()), ({CUDA_LIBRARY: {"needed": NEEDED}} | {
         f"{f}/libnccl.so.2": {} for f in ("/lib64", "/usr/lib64", "/usr/lib")}, Loader(library_path=("/lib64",)))]),
+    "constants of plugins": (_opened, [*((NET, kind, flavour, {symbol: name}) for kind, flavour, symbol, name in (
+        ("net", "", "ncclNetPlugin_v8", "AWS Libfabric"), ("net", "", "ncclNet_v11", "IBext_v8"),
+        ("net", "x", "ncclNet_v8", "gIB"), ("net", "", "ncclTunerPlugin_v2", "t"),
+        ("", "", "ncclTunerPlugin_v2", "UCX"), ("", "", "ncclFooPlugin_v1", "f"), ("", "", "ncclNetPlugin_v8x", "f"),
+        ("", "", "ncclNETPlugin_v8", "f"), ("net", "", "ncclNetPlugin_v12345", "f"), ("", "", "ncclProfiler_v1", ""))),
+        *((NET, kind, "ofi", {"ncclNetPlugin_v6": "A", "ncclNetPlugin_v10": "B", "ncclNet_v9": "A",
+        "ncclTunerPlugin_v3": "T", "odd": "x"}) for kind in ("", "net", "tuner", "env")), (NET, "net", "", GONE),
+        (NET, "net", "", ["x"]), *((NET, "net", flavour, {"ncclNetPlugin_v8": "N"}, texts)
+        for flavour in ("ofi", "tcpx", "gib", "sharp") for texts in ([], ["aws-ofi-nccl 1.9.2-aws",
+        "NET/GPUDirectTCPX ver. 3.1.8.", "Initializing gIB v1.0.5"], ["x", "aws-ofi-nccl git", "aws-ofi-nccl 1.7"],
+        {"a": 1}, GONE))]),
+    "the plugin that is opened": (lambda path, reachable, variables: plugins._is_opened(
+        plugins._plugin(path, reachable), variables), [*((f"/p/{name}", reachable, {variable: value}) for name in (
+        "libnccl-net.so", "libnccl-net-ofi.so", "libnccl-tuner-ofi.so", "libx.so") for reachable in (True, False)
+        for variable, value in (("NCCL_NET_PLUGIN", "ofi"), ("NCCL_NET_PLUGIN", "x,ofi"), ("NCCL_TUNER_PLUGIN", "ofi"),
+        ("NCCL_ENV_PLUGIN", "/p/libx.so"), ("NCCL_PROFILER_PLUGIN", "libx.so"), ("NCCL_NET_PLUGIN", None)))]),
+    "libraries that matter": (_linked, [({**BASE, CUDA_LIBRARY: {"needed": [f"lib{name}.so.1" for name in ("nccl",
+        "cudart", "nvshmem_host", "fabric", "ucp", "ucs", "uct", "ibverbs", "z")], **changes}}, _SITE, *cached)
+        for changes in ({}, {"needs_versions": {"libz.so.1": ["Z_1"], "libibverbs.so.1": []}})
+        for cached in ((), ("libucp.so.1", "libz.so.1"))]),
+    "functions that NCCL lacks": (lambda asked, offered: _linked({CUDA_LIBRARY: {"needed": NEEDED, "symbols": {
+        "undefined": asked}}, SITE_NCCL: {"symbols": {"defined": offered}}}, _SITE),
+        [([f"nccl{n}" for n in "jcahbdgfie"], []),
+        (["ncclA"], ["ncclA", "ncclB"]), (["ncclB", "ncclA"], ["ncclB"]), ([], ["ncclA"])]),
     "libraries of a plugin that is named": (lambda named, reachable, software: _linked(
         BASE, _SITE, named=named, reachable=reachable, software=software), [
         ("ofi", True, INSTALLED), ("ofi", False, INSTALLED), (NET, False, INSTALLED), ("", False, Software({})),
-        ("", True, replace(INSTALLED, torch=Torch(TORCH, None)))]),
+        ("", True, replace(INSTALLED, torch=Torch(TORCH, None))),
+        *((named, True, replace(INSTALLED, mapped=Mapped(f"{OWN}/libnccl.so.2", why))) for why in ("static", "DT_RPATH")
+          for named in ("ofi,x", "x,ofi", f"{NET},x"))]),
     "what a text names": (lambda text: pasted_job.described(text.splitlines()), [
         "- replicas: 2\nreplicas: 4\nreplicas: '3'\nreplicas: 1", "mpirun -np 24 -H a:8,b:8,a:8 ./a",
         "mpirun -np 16 -npernode 8 ./a", "mpirun -np 17 -npernode 8 ./a", "srun -N 2 -n 16 ./a", "srun -N 2 -n 17 ./a",
@@ -662,10 +688,9 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "virtiofs", "cifs", "smb3", "afs", "orangefs", "wekafs", "panfs", "pvfs2", "other", "nfs4x"]),
     "file systems": (lambda *row: str(data_paths.Mount(*row)), [("/a", "nfs4", "s:/x"), ("/a", "ext4", "d", "/sub")]),
     "a tree on the bus": (_tree, [(), *(f"0000:{each}" for each in ("13:00.0", "17:00.0", "14:00.0", "31:00.0",
-                                                                    "83:00.0",
-        "01:00.0", "00:02.0", "10:01.0", "11:00.0", "12:00.0", "12:02.0", "30:01.0", "80:01.0")), *(("0000:13:00.0",
-            name)
-        for name in ("numa_node", "max_link_width", "aer_dev_fatal", "iommu_group/type", "resource", "config"))]),
+        "83:00.0", "01:00.0", "00:02.0", "10:01.0", "11:00.0", "12:00.0", "12:02.0", "30:01.0", "80:01.0")), *(
+        ("0000:13:00.0", name) for name in ("numa_node", "max_link_width", "aer_dev_fatal", "iommu_group/type",
+        "resource", "config"))]),
     "devices that do not answer": (lambda *said: learn(pci.pci, {("list", pci.ROOT): [name for name, _ in said],
         **{("read", f"{pci.ROOT}/{name}/uevent"): each for name, each in said}}), [
         (("0000:14:00.0", TimedOut("no answer")), ("0000:13:00.0", GONE)), (("b", Denied("no")), ("a",

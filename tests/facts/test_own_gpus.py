@@ -56,12 +56,6 @@ def test_the_gpus_of_all_ranks_are_the_nodes_whoever_saw_them_and_in_the_order_o
     }
 
 
-def test_what_all_ranks_see_is_counted_once() -> None:
-    alike = {rank: of_rank(rank, {}, tuple(range(GPUS))) for rank in range(GPUS)}
-    assert node_of(alike).facts == capture_facts(Replay(alike[0], "n0", older=False), COLLECTORS).facts
-    assert len(node_of({0: of_rank(0, {}, (0, 1)), 1: of_rank(1, {}, (1, 2))}).facts[Gpus].all) == 3
-
-
 def test_what_ranks_answered_is_kept_as_it_was_and_merged_again_where_it_is_read() -> None:
     ranks = [of_rank(rank, {}, (rank,)) for rank in range(3)]
     received = [[rank == 0, pack(dump(answers, "n0"))] for rank, answers in enumerate(ranks)]

@@ -6,20 +6,17 @@ on, and the common damage.
 
 import re
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from fake_topo import CARRIERS, FORMS, LEGEND, Printed, on_header, plain, printed, rewrap
+from fake_topo import CARRIERS, FORMS, Printed, on_header, plain, printed, rewrap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import commands
-from ncclprobe.commands import topo
 from ncclprobe.facts.topo_matrix import parse
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
-from tests.facts.made_up_matrices import PAIR, TAIL, THREE, WIDE, machine
+from tests.facts.made_up_matrices import PAIR, THREE, WIDE
 
 
 @given(printed(), st.sampled_from(sorted(FORMS)), st.sampled_from(sorted(CARRIERS)))
@@ -104,13 +101,3 @@ GLUES = ("GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinit
     ])  # fmt: skip
 def test_a_matrix_is_the_same_in_each_form_that_people_give_it(seen: Printed, text: str) -> None:
     assert parse(text) == (seen.matrix(),)
-
-
-def test_a_note_leaves_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "topo.txt").write_text(machine(7, 0, "NV18", TAIL).text())
-    lacking = "all connected by NVSwitch; boards have 4, 8 or 16 GPUs, so one is missing"
-    assert topo.main([str(tmp_path / "topo.txt")]) == 0
-    assert f"7 GPUs: {lacking}" in " ".join(capsys.readouterr().out.split())
-    assert commands.main(["doctor", str(tmp_path / "topo.txt")]) == 0
-    assert f"NOTE nvl.links 7 GPUs {lacking}" in " ".join(capsys.readouterr().out.split())
-    assert [*LEGEND][-1] == "NV#"  # as nvidia-smi's does: the rows of topo-mp rest on it
