@@ -291,6 +291,16 @@ _STACKS = {
     "main is empty": _MAIN + _OTHER + _NATIVE,
     "no main": _OTHER + _AT_WORK,
     "library": _MAIN + _NATIVE,
+    "wrapped": _MAIN
+    + _IN_CALL.replace("    step", "    wrapper (torch/distributed/distributed_c10d.py:8)\n    <module>"),
+    "no folders": _MAIN + "    f (a.py:3)\n    g (b.py:4)\n",
+    "installed": _MAIN
+    + "    get (queue.py:3)\n    f (/v/x-packages/z.py:4)\n    g (<string>:5)\n    run (job/a.py:7)\n",
+    "only natives": _MAIN + "    cudaMemcpy (libcudart.so.12)\n    pncclSend (libnccl.so.2)\n",
+    "hexadecimal": "Thread 0x7F01 (active+gil)\n" + _AT_WORK + _MAIN.replace("7", "0x7") + _AT_WORK,
+    "two mains": _MAIN + _AT_WORK + _MAIN.replace("7", "9") + _IN_CALL,
+    "ranks before": f"rank 3:\n{_MAIN}{_AT_WORK}run --node_rank=4\n{_MAIN}{_AT_WORK}",
+    "tensor parallel": "".join(f"Process 8: x_{of}\n{_MAIN}{_AT_WORK}" for of in ("TP3", "DP1_TP2", "TP4 rank=6")),
     "long numbers": _MAIN + "    f (train/a.py:1234567)\n    g (train/a.py:12345678)\n    h (train/a.py:x)\n",
 }
 

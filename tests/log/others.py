@@ -414,10 +414,6 @@ Prompt: 'EngineCore failed to start.', Generated text: ' See root cause above. F
 [2025-03-17 17:15:55] Ignore import error when loading sglang.srt.models.phi4mm: No module named 'backoff'
 [2025-03-17 17:15:58] WARNING: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.
 [2025-03-17 17:16:55] The server is fired up and ready to roll!
-%% DeepSpeed -> none
-[2024-01-06 11:41:34,489] [WARNING] [runner.py:217:fetch_hostfile] Unable to find hostfile, will proceed with \
-training with local resources only.
-ssh -o PasswordAuthentication=no worker-1 hostname
 %% Megatron -> none
 WARNING:megatron.core.rerun_state_machine:Rank 3, node n7, device 3, iteration 7: Unexpected result 9.1 \
 (message='loss is spiky')
@@ -436,9 +432,6 @@ Detected kernel version 4.18.0, which is below the recommended minimum of 5.5.0;
 {{'train_runtime': 7.1}}
 %% TensorRT-LLM -> none
 [TRT-LLM] [I] Hang detector enabled, timeout 300 seconds
-%% a response -> none
-response: the server launch failed, since RuntimeError: server launch failed
-step:7 - actor/loss:0.1
 %% Ray's metrics -> none
 [2025-06-01 10:00:00,000 E 77 99] core_worker_process.cc:837: Failed to establish connection to the metrics exporter \
 agent. Metrics will not be exported. Exporter agent status: RpcError: Running out of retries
@@ -483,9 +476,6 @@ FIRST, LATER = "[2026-11-22 10:00:30] ", "[2026-11-22 10:01:30] "
 CAUSES = of(
     {
         "a consequence beneath its cause": f"%- rank3\n{NO_INTERFACE}\n{UNHANDLED}",
-        "a consequence": f"%- rank3\n{UNHANDLED}",
-        "a consequence long before": f"%- rank3\n{UNHANDLED}\n{repeated(range(20), '[rank3]: step')}\n{NO_INTERFACE}",
-        "what torch prints below": f"{UNHANDLED}\n[rank3]: Last error:\n[rank3]: Bootstrap : no socket interface found",
         "two faults": f"%- launcher\n{KILLED.format('n2')}\n%- rank3\n{NO_INTERFACE}",
         **{
             f"{end.split()[0]} at {at}": f"%- launcher\n{end}\n{LONE.replace('{}', at)}"

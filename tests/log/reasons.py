@@ -31,7 +31,6 @@ HUNG = {
 }
 NO_CONDITION = {
     "interfaces alike": BOTH.format("eth0", "eth0"),
-    "all virtual": BOTH.format("veth1", "veth2"),
     "workers as wanted": BARRIER.format(4),
     "a setting that costs nothing": f"{INFO} NCCL_P2P_LEVEL set by environment to NVL",
     "links alike": f"{INFO} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
