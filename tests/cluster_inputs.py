@@ -14,14 +14,20 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from fake_rails import FakeNodes, played
+from fake_rails import names as fake_names
+
 from ncclprobe.checks.ib.fixtures import PLAIN
+from ncclprobe.checks.rail.fixtures import World
 from ncclprobe.cluster import admission, gather
 from ncclprobe.cluster.gather import coordinator as node_0
 from ncclprobe.cluster.gather import part
 from ncclprobe.cluster.mesh import listeners, walk
 from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.mesh.plan import Call, NodePlan
+from ncclprobe.cluster.rails import lead
 from ncclprobe.cluster.rails import node as rails
+from ncclprobe.cluster.rails import plan as rail_plan
 from ncclprobe.cluster.rendezvous import coordinator, token
 from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
@@ -35,10 +41,12 @@ from ncclprobe.facts.reach import MeshListener, Path, Paths, Reach
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host.capture import dump
+from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status
+from ncclprobe.model.rails import RailTest
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.wire import WireError
 from tests.one_rank import Rows, in_all_words, instead
 
@@ -451,6 +459,68 @@ async def _awaited(asked: Any) -> Any:
     return [await each for each in asked] if isinstance(asked, list) else await asked
 
 
+class _Unlike(FakeNodes):
+    """Nodes of a world, of which some say other things of themselves (`lists`), or of their tests (`odd`)."""
+
+    def __init__(self, world: World, lists: Any = None, odd: Any = None, silent: Any = (), late: bool = False) -> None:
+        super().__init__(world, silent, from_start=not late)
+        self._lists, self._odd, self.orders = lists or {}, odd or {}, list[Any]()
+
+    def answer(self, rank: int, order: Any) -> dict[str, Any]:
+        said = super().answer(rank, order)
+        if order.do == "list":
+            return {**said, "rates_gbps": [400.0, 0.0], **self._lists.get(rank, {})}
+        self.orders += [(rank, job.to, job.rail, job.other, job.leads, job.gpu, job.queue_pairs) for job in order.jobs]
+        return {"rows": self._odd.get(rank, list)(said["rows"])}
+
+
+_ONE_PORT, _NONE = asdict(World().port(End("n1", 0))), {"ports": [], "gpus": []}
+_BUSY = {"moved_gbps": {"mlx5_0:1": 8.0, "mlx5_1:1": 99.0}}
+_FLEETS: dict[str, tuple[int, dict[str, Any]]] = {
+    "three": (3, {}), "one rail": (3, {"lists": {1: {"ports": [_ONE_PORT], "gpus": [False]}}}),
+    "no rails but one": (3, {"lists": {0: {**_NONE, "why": ""}, 2: {**_NONE, "why": "no fabric on n2"}}}),
+    "two with rails": (3, {"lists": {1: {**_NONE, "why": "no fabric"}}}), "none": (2, {"lists": {0: _NONE, 1: _NONE}}),
+    "why, with rails": (2, {"lists": {0: {"why": "w"}, 1: {**_NONE, "why": "x"}}}),
+    "crossing": (3, {"lists": {2: {"cross": "by order"}}}), "crossing, 4": (4, {"lists": {0: {"cross": "c"}}}),
+    "busy, not yet": (2, {"lists": {1: _BUSY}}),
+    "busy": (2, {"lists": {0: _BUSY, 1: {"moved_gbps": {"mlx5_0:1": 8.1}}}}),
+    "forced": (2, {"lists": {1: {"moved_gbps": {"mlx5_0:1": 9.0}}}}),
+    "no list": (3, {"lists": {1: {"ports": 7}}}), "silent": (3, {"silent": (2, 1)}),
+    "fall silent": (4, {"silent": (3, 1), "late": True}),
+    "some gpus": (2, {"lists": {0: {"gpus": [True, True]}, 1: {"gpus": [False, True]}}}),
+    "other number": (2, {"odd": {1: lambda rows: [{**row, "number": row["number"] + 1} for row in rows]}}),
+    "other rail": (2, {"odd": {1: lambda rows: [{**row, "rail": 1 - row["rail"]} for row in rows]}}),
+    "no rows": (2, {"odd": {0: lambda rows: [7, *rows]}}), "twice": (2, {"odd": {1: lambda rows: [*rows, *rows]}}),
+    "out of time": (2, {}),
+}  # fmt: skip
+
+
+def _rail_leads_inputs() -> Rows:
+    """Runs over the rails of nodes that are not alike: why nothing is tested, who is asked what, and what is kept."""
+    for name, (count, how) in _FLEETS.items():
+        nodes = _Unlike(World(fake_names(count)), **how)
+        seen = played(nodes._world, nodes, force=name == "forced", seconds=3.0 if name == "out of time" else 600.0)
+        told = [
+            (each.me, len(each.ports), each.why, each.untested, each.cross, each.planned, len(each.rows), each.silent)
+            for _, each in seen.items()
+        ]
+        plans = [each.plan for _, each in seen.items()]
+        yield name, told, plans, len(nodes.waves), nodes.orders[:12], len(nodes.orders)
+    listening: dict[str, Any] = {
+        "all": (("gloo", "nccl1", "nccl0"), ("gloo", "nccl0", "nccl1")), "gloo": (("gloo", "x"), ("y", "gloo")),
+        "none": (("gloo",), ("nccl0",)),
+    }  # fmt: skip
+    for (name, roles), pairs, gpu in product(listening.items(), ((0, 1), (3, 2), (99, 1)), (False, True)):
+        made: Any = lead.RailRun.__new__(lead.RailRun)
+        lists = {rank: [MeshListener(each, "e", f"10.0.{rank}.{at}", 4000 + at) for at, each in enumerate(of)]
+                 for rank, of in enumerate(roles)}  # fmt: skip
+        made._fleet, made._rank, made._number = lead.Fleet({0: "n0", 1: "n1"}, {1: "1"}, lists), {"n0": 0, "n1": 1}, 5
+        ports = [replace(World().port(End("n0", 0)), queue_pairs=each) for each in pairs]
+        made._ends = {rank: rails.RailEnds((ports[0], port)) for rank, port in enumerate(ports)}
+        job = rail_plan.Job(End("n1", 1), End("n0", 0), RailTest(), 2)
+        yield f"jobs of {name} {pairs} {gpu}", *made._jobs(job, 3, gpu)
+
+
 FUNCTIONS = in_all_words(
     {
         "walks": _walks_inputs,
@@ -459,5 +529,6 @@ FUNCTIONS = in_all_words(
         "ways": _ways_inputs,
         "rail-nodes": _rail_nodes_inputs,
         "tokens": _token_inputs,
+        "rail-leads": _rail_leads_inputs,
     }
 )

@@ -82,24 +82,18 @@ def _slow(kind: str, first: int, second: int) -> dict[int, PairTiming]:
 def _ranks_inputs() -> Rows:
     """Tournaments of eight ranks: healthy, slow inside and between, without one rank, with a path that swallows all."""
     fleets = {
-        "healthy": ranks.Fleet(),
-        "slow": ranks.Fleet(_slow),
-        "one gone": ranks.Fleet(gone={5: 9}),
-        "one gone at once, slow": ranks.Fleet(_slow, gone={1: 0}),
-        "a dead path": ranks.Fleet(ranks.swallowing({0, 4})),
+        "healthy": ranks.Fleet(), "slow": ranks.Fleet(_slow), "one gone": ranks.Fleet(gone={5: 9}),
+        "one gone at once, slow": ranks.Fleet(_slow, gone={1: 0}), "a dead path": ranks.Fleet(ranks.swallowing({0, 4})),
         "a dead path, stuck": ranks.Fleet(ranks.swallowing({0, 4}), stuck=frozenset({4})),
         "one hangs": ranks.Fleet(ranks.swallowing(*({3, each} for each in range(8) if each != 3))),
         "gone later": ranks.Fleet(gone={3: 9}),
         "a path, stuck": ranks.Fleet(ranks.swallowing({1, 5}), stuck=frozenset((1, 5))),
-        "one with three": ranks.Fleet(ranks.swallowing({1, 3}, {1, 5}, {1, 7})),
-        "all": ranks.Fleet(ranks.ALL),
+        "one with three": ranks.Fleet(ranks.swallowing({1, 3}, {1, 5}, {1, 7})), "all": ranks.Fleet(ranks.ALL),
         "one hangs, others gone": ranks.Fleet(ranks.swallowing({0, 2}), gone=dict.fromkeys((1, 3, 4, 5, 6, 7), 12)),
         "many paths": ranks.Fleet(ranks.swallowing({0, 2}, {1, 3}, {4, 6}, {5, 7}, {0, 1})),
-        "slow inside": ranks.Fleet(ranks.at_rate(2e8, (4, 5))),
-        "a byte flipped": ranks.Fleet(ranks.flipped),
-        "late words": ranks.Fleet(ranks.late, transfers=4),
-        "late words, one": ranks.Fleet(ranks.late),
-    }
+        "slow inside": ranks.Fleet(ranks.at_rate(2e8, (4, 5))), "a byte flipped": ranks.Fleet(ranks.flipped),
+        "late words": ranks.Fleet(ranks.late, transfers=4), "late words, one": ranks.Fleet(ranks.late),
+    }  # fmt: skip
     for name, fleet in fleets.items():
         found, rows, dropped = ranks.played(fleet)
         yield name, (found, [(row.src, row.dst, row.both, row.step, row.inside, row.GBps) for row in rows], dropped)
@@ -123,15 +117,13 @@ def _without_gpus(src: End, dst: End, gpu: bool) -> float:
 
 
 _WORLDS = {
-    "healthy": World(fake_rails.names(4)),
-    "dead": World(fake_rails.names(5), carries=only(_BAD)),
+    "healthy": World(fake_rails.names(4)), "dead": World(fake_rails.names(5), carries=only(_BAD)),
     "slow": World(fake_rails.names(5), carries=only(_BAD, share=0.5)),
     "slow one way": World(fake_rails.names(6), carries=only(_BAD, share=0.4, into=False)),
-    "late": World(fake_rails.names(4), latency_us={_BAD: 30.0}),
-    "wrong": World(fake_rails.names(4), wrong={_BAD: 3}),
+    "late": World(fake_rails.names(4), latency_us={_BAD: 30.0}), "wrong": World(fake_rails.names(4), wrong={_BAD: 3}),
     "small only": World(fake_rails.names(4), small_only=(_BAD,)),
     "gpus": World(fake_rails.names(3), gpus=True, carries=_without_gpus),
-}
+}  # fmt: skip
 
 
 def _rails_inputs() -> Rows:
@@ -406,13 +398,8 @@ def _rules_inputs() -> Rows:
     """What each check declares: its code, its signs, what it may follow from, what it needs, and how it is weighed."""
     for rule in discover("ncclprobe.checks", Check):
         weighed = (
-            rule.required,
-            rule.last,
-            rule.slows,
-            rule.privilege,
-            rule.requires,
-            rule.applies and rule.applies.words,
-        )
+            rule.required, rule.last, rule.slows, rule.privilege, rule.requires, rule.applies and rule.applies.words,
+        )  # fmt: skip
         needs = [f"{need.name}:{need.fact.__name__}:{need.accepts_absent}:{need.of}" for need in rule.needs]
         yield rule.key, (weighed, needs, rule.cause, rule.title, rule.right)
 

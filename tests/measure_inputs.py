@@ -1,5 +1,6 @@
 """What ranks measure and tell rank 0, played in this process without a store: rows of `FUNCTIONS`."""
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -185,6 +186,11 @@ def _disturbances_inputs() -> Rows:
     ]  # fmt: skip
     yield "hosts", *interference.host_disturbances(readings)
     hot = (Gpu(0, throttle=("hw-slowdown", "gpu-idle", "hw-thermal-slowdown")), Gpu(1), Gpu(4, throttle=("gpu-idle",)))
+    spent = json.dumps({"referenceTime": 9, "violationTime": 2_500_000_000})
+    told = {("nvml", "nvmlDeviceGetViolationStatus", 0, 1): spent, ("nvml", "nvmlDeviceGetCount"): "2"}
+    told = {**told, ("nvml", "nvmlDeviceGetViolationStatus", 1, 1): Missing("Not Supported")}
+    with instead(interference.time, monotonic=7.0):
+        yield "heat", interference.heat(answers(told)), interference.heat(NOWHERE)
     cool, gpus = Heat(100.0, {0: 7.0, 1: 3.0, 4: 0.0}), Gpus(hot, "", (12, 8))
     for now in (Heat(120.0, {0: 7.0, 1: 4.0, 4: 0.9}), Heat(100.0, {1: 3.5, 5: 9.0}), Heat(110.0, {0: 27.0, 4: 5.0})):
         yield f"heat {now}", *(interference.of_gpus("n0", cool, now, each) for each in (gpus, None))

@@ -30,7 +30,7 @@ from ncclprobe.host.capture import dump
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import NcclprobeError, ProbeError, UsageError
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import SkippedRow
+from ncclprobe.model.measurement import FirstCall, Samples, Skew, SkippedRow
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.session.measure import node_snapshot, rank, recorder
 from ncclprobe.session.ranks import group, identity, launch, rank_files, store
@@ -489,6 +489,13 @@ def _waits_inputs() -> Rows:
         yield f"{ends} {told} {over_at} {speaks} {at}", end, said, seen, now
 
 
+def _imports(run: started.Run) -> None:
+    """Rank 0 may still import torch on a busy machine, when the time of another runs out."""
+    started.no_log(run)
+    run.rank_files[0].set_phase(rank_files.IMPORTING)
+    run.rank_files[1].leave("--timeout ran out while this rank was in phase 'reach the store at h0:1'", 3)
+
+
 _LEFT_BEHIND: tuple[tuple[Any, RanksEnd], ...] = (
     (started.left, RanksEnd({0: -9, 1: 4})), (started.left, RanksEnd({1: 4})), (started.half_a_line, RanksEnd({0: -9})),
     (started.half_a_line, RanksEnd({0: 77})), (started.no_log, RanksEnd({1: -9})),
@@ -498,6 +505,7 @@ _LEFT_BEHIND: tuple[tuple[Any, RanksEnd], ...] = (
     *((started.signalled_before_they_met, RanksEnd({1: code, 0: 3})) for code in (-15, 143, 3)),
         (None, RanksEnd({}, "SIGINT")),
     (started.signalled_before_they_met, RanksEnd({1: 143, 0: 3}, "SIGTERM")),
+    (_imports, started.LATE),
 )  # fmt: skip
 _NO_ROOM = SkippedRow("all_reduce", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free")
 _SKIPPED = (
@@ -524,6 +532,10 @@ _RUNS: tuple[tuple[float, dict[str, Any], Any, Any, Ending | None], ...] = (
     (1.0, {"met": False}, [], (), Ending(arrivals=Arrivals(2, (1,), 60.0))),
     (1.0, {"met": False}, [], (), Ending(why="ended by SIGINT")),
     (1.0, {"accepts": True}, [ROW_OK], (), None), (1.0, {}, [], (), None),
+    (1.0, {}, [replace(ROW_OK, ranks=2, skew=Skew(8, 4000.0, 100.0, 9000.0, (10.0, 9000.0), (0, 5)))],
+     (FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1),), None),
+    *((1.0, {}, [replace(ROW_OK, iters=20, samples=Samples(by_rank=(100.0,) * 8, by_batch=each))], (), None)
+      for each in ((100.0, 101.0, 6e4, 99.0, 100.0), (100.0, 101.0, 2e4, 99.0, 100.0), (1e5, 101e3, 16e4), ())),
 )  # fmt: skip
 
 
@@ -541,7 +553,8 @@ def _reports_inputs() -> Rows:
         whys = [verdict.why for verdict in report.checks if verdict.why and of_run(report).get(verdict.id) == "unknown"]
         yield (
             f"run {number}", report.exit_code, [row.status for row in report.measurements], report.notes,
-            of_run(report), whys,
+            of_run(report), whys, report.first_call,
+            [each for verdict in report.checks if verdict.id == "run.straggler" for each in verdict.findings],
         )  # fmt: skip
     for number, (before, end) in enumerate(_LEFT_BEHIND):
         with (

@@ -14,14 +14,12 @@ from ncclprobe.checks.ib.fixtures import NDR, PLAIN
 from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.rails import node as of_node
 from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Start, Visits
-from ncclprobe.cluster.rails.plan import Budget, plan_rails, waves
 from ncclprobe.commands import main, rails
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import RailRow
 from ncclprobe.facts.software import Software
-from ncclprobe.localise.pairs.suspects import round_robin
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Missing
 from ncclprobe.model.rails import RailChannel, RailOutcome, RailPort, RailTest
@@ -194,19 +192,6 @@ def test_visits_that_are_over_are_forgotten() -> None:
         await asyncio.wait_for(visits.receive(1, None), 5)  # type: ignore[arg-type]
 
     asyncio.run(scene())
-
-
-@each_row("nodes", [2, 3, 4, 16, 17, 64, 256, 1024])
-def test_a_plan_keeps_to_its_bytes_and_its_pairs_at_once_and_takes_about_a_minute(nodes: int) -> None:
-    """What a plan is as a whole is kept in tests/data/command_values/rails.txt."""
-    budget = Budget()
-    plan = plan_rails(nodes, 8, 400, budget)
-    assert plan.nic_bytes <= budget.nic_bytes
-    assert plan.seconds < (60 if nodes <= 64 else 120)
-    names = {f"n{number}": list(range(8)) for number in range(nodes)}
-    made = list(waves(next(iter(round_robin(names, plan.rounds))), plan))
-    assert len(made) == plan.waves
-    assert all(len({(job.one.node, job.other.node) for job in wave}) <= budget.at_once for wave in made)
 
 
 def test_one_node_without_others_is_refused_and_what_is_judged_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,16 +95,13 @@ def test_once_they_are_connected_nothing_stands_between_the_clock_and_the_call(
 @each_row(
     ("kind", "first", "ways", "timed"),
     [
-        ("forth", 0, [["isend"]] * 4 + [["irecv"]], 5),
-        ("forth", 1, [["irecv"]] * 4 + [["isend"]], 0),
-        ("back", 0, [["irecv"]] * 4 + [["isend"]], 0),
-        ("back", 1, [["isend"]] * 4 + [["irecv"]], 5),
+        ("forth", 0, [["isend"]] * 4 + [["irecv"]], 5), ("forth", 1, [["irecv"]] * 4 + [["isend"]], 0),
+        ("back", 0, [["irecv"]] * 4 + [["isend"]], 0), ("back", 1, [["isend"]] * 4 + [["irecv"]], 5),
         ("both", 0, [["isend"], ["irecv"]] + [["isend", "irecv"]] * 4, 5),
-        ("both", 1, [["irecv"], ["isend"]] + [["isend", "irecv"]] * 4, 5),
-        ("latency", 0, [["isend"], ["irecv"]], 1),
+        ("both", 1, [["irecv"], ["isend"]] + [["isend", "irecv"]] * 4, 5), ("latency", 0, [["isend"], ["irecv"]], 1),
         ("latency", 1, [["irecv"], ["isend"]], 0),
     ],
-)
+)  # fmt: skip
 def test_a_sample_is_of_several_transfers_and_one_wait_and_only_who_sends_keeps_times(
     endpoint: pairs.PairEndpoint, batch: Any, kind: Any, first: int, ways: list[list[str]], timed: int
 ) -> None:
@@ -115,13 +112,6 @@ def test_a_sample_is_of_several_transfers_and_one_wait_and_only_who_sends_keeps_
     assert calls[: len(ways)] == calls[-len(ways) :] == ways
     assert len(calls) == (2 + (20 if kind == "latency" else pairs.SAMPLES)) * len(ways)
     assert {call[2] for _, *own in made for call in own} == {1}, "the peer"
-
-
-def test_what_a_pair_sends_depends_on_both_ranks_and_is_never_zero() -> None:
-    rows = [pairs.pattern(src, dst, torch.device("cpu")).total for src in range(3) for dst in range(3)]
-    assert len({tuple(row.tolist()) for row in rows}) == 9
-    assert all(int(row.min()) > 0 for row in rows)
-    assert rows[1][:4].tolist() == [(1 + (4230 + n) ** 2 % 65521 % 255) for n in range(4)]
 
 
 @each_row("at", [None, 5, 1021])

@@ -12,7 +12,6 @@ import pytest
 from fake_pairs import Kept, measured
 
 from ncclprobe.localise.pairs.rounds import place_ranks
-from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Localisation, Nic, PairRow
@@ -163,8 +162,3 @@ def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all()
         Fleet(stop_after=10).round_robin(kept, []).run()
     found = localised(kept, complete=False)
     assert (found.complete, found.tests > 0, found.culprits) == (False, True, ())
-
-
-def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:
-    assert place_ranks(["h", "h"]).ends == (End("rank 0"), End("rank 1"))
-    assert place_ranks(["a", "a", "b", "b"]).ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))

@@ -19,10 +19,8 @@ PLAIN: tuple[type[ctypes.Structure], ...] = (
 WHOLE = {f"ibv_{re.sub('(?<!^)(?=[A-Z])', '_', each.__name__).lower()}": each for each in PLAIN}
 WHOLE |= {"ibv_mr": abi.MemoryRegion, "ibv_wc": abi.WorkCompletion}
 BEGINNING: dict[str, type[ctypes.Structure]] = {
-    "ibv_context": abi.Context,
-    "ibv_qp": abi.QueuePair,
-    "ibv_port_attr": abi.PortAttr,
-}
+    "ibv_context": abi.Context, "ibv_qp": abi.QueuePair, "ibv_port_attr": abi.PortAttr,
+}  # fmt: skip
 """What is never made here, so that only the fields that are read need to lie right; a later library may add to them."""
 NAMES = {
     "ibv_send_wr": {"remote_addr": "wr.rdma.remote_addr", "rkey": "wr.rdma.rkey"},
@@ -31,14 +29,10 @@ NAMES = {
 SAME = """QP_STATE QP_ACCESS_FLAGS QP_PKEY_INDEX QP_PORT QP_AV QP_PATH_MTU QP_TIMEOUT QP_RETRY_CNT QP_RNR_RETRY
 QP_RQ_PSN QP_MAX_QP_RD_ATOMIC QP_MIN_RNR_TIMER QP_SQ_PSN QP_MAX_DEST_RD_ATOMIC QP_DEST_QPN"""
 PREFIXED = {
-    "ACCESS": "LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC RELAXED_ORDERING",
-    "QPT": "RC",
-    "QPS": "INIT RTR RTS",
-    "WR": "RDMA_WRITE RDMA_WRITE_WITH_IMM",
-    "SEND": "SIGNALED",
-    "LINK_LAYER": "INFINIBAND ETHERNET",
+    "ACCESS": "LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC RELAXED_ORDERING", "QPT": "RC", "QPS": "INIT RTR RTS",
+    "WR": "RDMA_WRITE RDMA_WRITE_WITH_IMM", "SEND": "SIGNALED", "LINK_LAYER": "INFINIBAND ETHERNET",
     "QPF": "GRH_REQUIRED",
-}
+}  # fmt: skip
 NUMBERS = {
     **{f"IBV_{name}": getattr(abi, name) for name in SAME.split()},
     **{f"IBV_{kind}_{name}": getattr(abi, name) for kind, names in PREFIXED.items() for name in names.split()},

@@ -105,16 +105,6 @@ def half_a_line(run: Run) -> None:
         file.write('{"sample": {"row": {"op": "all_re')
 
 
-def test_a_rank_zero_is_not_lost_because_the_time_of_another_ran_out(run: Run) -> None:
-    """Rank 0 may still import torch on a busy machine, and cannot answer meanwhile."""
-    no_log(run)
-    run.rank_files[0].set_phase(rank_files.IMPORTING)
-    run.rank_files[1].leave("--timeout ran out while this rank was in phase 'reach the store at h0:1'", 3)
-    report = run.settle(LATE)
-    assert (report.exit_code, findings(report)) == (3, [])
-    assert "--timeout ran out before rank 0 had imported torch" in why(report, "run.init")
-
-
 @pytest.mark.slow
 def test_processes_that_work_in_the_folder_are_killed_and_no_others(tmp_path: Path) -> None:
     ours, others = (

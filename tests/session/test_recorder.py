@@ -14,7 +14,6 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run import samples as facts
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.measurement import FirstCall, Skew
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
@@ -94,19 +93,6 @@ def test_ranks_of_our_own_leave_the_report_to_who_started_them(
     assert record.close() == 0
     assert {file.name for file in tmp_path.iterdir()} == {FILE}
     assert (RunLog.read(tmp_path / FILE).end, capsys.readouterr().out) == ("", "")
-
-
-# What is said beside the verdict.
-
-
-def test_what_the_first_calls_cost_and_which_of_two_ranks_was_later_is_in_the_report(tmp_path: Path) -> None:
-    record, cost = recorder(tmp_path / "r"), FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1)
-    record.record(cost)
-    record.add(replace(ROW_OK, ranks=2, skew=Skew(8, 4000.0, 100.0, 9000.0, (10.0, 9000.0), (0, 5))))
-    report = closed(record, tmp_path / "r")
-    (finding,) = [f for v in report.checks if v.id == "run.straggler" for f in v.findings]
-    assert (finding.subject, "on host h1" in finding.message) == ("rank 1", True)
-    assert (report.first_call, report.status.value, report.exit_code) == (cost, "pass", 0)
 
 
 # Output that cannot be written.

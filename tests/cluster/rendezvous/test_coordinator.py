@@ -206,17 +206,12 @@ async def refusal_of(task: wire.Wire) -> None:
 @each_row(
     ("peer", "kinds", "rank"),
     [
-        (babbles, ["foreign"], None),
-        (says_nothing, ["silent"], None),
-        (hangs_up, ["reset"], None),
-        (has_another_token, ["stranger"], None),
-        (sends_too_much, ["too-big"], None),
-        (sends_no_hello, ["garbled"], None),
-        (has_a_long_name, ["reset", "garbled"], 1),
-        (stops_half_way, ["silent"], 1),
-        (sends_without_end, ["too-big"], 1),
+        (babbles, ["foreign"], None), (says_nothing, ["silent"], None), (hangs_up, ["reset"], None),
+        (has_another_token, ["stranger"], None), (sends_too_much, ["too-big"], None),
+        (sends_no_hello, ["garbled"], None), (has_a_long_name, ["reset", "garbled"], 1),
+        (stops_half_way, ["silent"], 1), (sends_without_end, ["too-big"], 1),
     ],
-)
+)  # fmt: skip
 @awaited
 async def test_each_way_of_not_coming_is_told_apart(
     peer: Peer, kinds: list[str], rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
