@@ -152,7 +152,7 @@ def _fleets_inputs() -> Iterator[tuple[str, object]]:
     plants += [test_sync.devices(lambda each: replace(each, firmware=f"9.{each.name[-1]}"))]
     plants += [test_sync.ports("mlx5_1", rate=Rate(200, 4, "HDR"))]
     kinds = sorted({fact for name in test_sync.PLANTS for fact in test_sync.needed(name)}, key=str)
-    for seed in range(240):
+    for seed in range(150):
         draw = random.Random(f"fleet {seed}")
         machine, size = draw.choice(("hgx-h100", "hgx-h100", "dgx-a100", "gb200-tray", "aws-p4d")), draw.randint(2, 7)
         facts = [node(machine, number) for number in range(size)]
