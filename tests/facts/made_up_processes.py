@@ -156,7 +156,7 @@ def _called(host: str, family: socket.AddressFamily) -> object:
 
 
 def _delegated(target: str, *question: str) -> object:
-    with mock.patch(f"ncclprobe.host.{target}", side_effect=lambda *given: f"{given}"):
+    with mock.patch(f"ncclprobe.host.{target}", side_effect=lambda *given, **more: f"{given} {more}"):
         return LiveHost((), bool).ask(*question)
 
 
@@ -334,6 +334,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             '{"nftables": 7}', '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', "[" * 99_999,
             '{"nftables": [7]}']),
         "who answers": (_delegated, [
+            ("nvml_child.NvmlChild.call", "nvml", "f", "0"), ("path_child.PathChild.ask", "data", "stat", "/x"),
             ("py_spy.stacks", "stacks", "7", "1"), ("py_spy.numbers", "numbers", "7"),
             ("elf.texts", "elf_texts", "/a", "b"),
             ("rank_servers.ask_dump", "dump", "7", "3", "1"), ("rank_servers.left_dump", "left_dump", "7", "3"),
