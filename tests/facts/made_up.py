@@ -137,16 +137,13 @@ RULES: list[dict[str, Any]] = [
     {"priority": 49, "src": "all", "dst": "10.3.0.0", "dstlen": 16, "action": "unreachable"},
     {"priority": 50, "src": "10.2.0.0", "srclen": 16, "fwmark": "0x5", "iif": "b", "table": "102"},
     {"priority": 51, "src": "10.2.0.0", "srclen": 16, "oif": "c", "table": "main"},
-    {"priority": 32765, "src": "10.1.0.1", "table": "101"},
-    {"priority": 32766, "src": "all", "table": "main"},
-    {"priority": 32767, "src": "all", "table": "default"},
-]
+    {"priority": 32765, "src": "10.1.0.1", "table": "101"}, {"priority": 32766, "src": "all", "table": "main"},
+    {"priority": 32767, "src": "all", "table": "default"}]  # fmt: skip
 TABLE: list[dict[str, Any]] = [
     {"dst": "default", "dev": "rdma0", "gateway": "10.1.0.254", "table": "101", "flags": []},
     {"type": "local", "dst": "10.1.0.1", "dev": "rdma0", "table": "local", "prefsrc": "10.1.0.1"},
     {"type": "unreachable", "dst": "10.9.0.0/16", "nexthops": [{"dev": "a"}, {"dev": "b"}]},
-    {"dst": "10.8.0.0/16", "dev": "a", "prefsrc": "10.8.0.1", "metric": 7},
-]
+    {"dst": "10.8.0.0/16", "dev": "a", "prefsrc": "10.8.0.1", "metric": 7}]  # fmt: skip
 IP = ("run", "ip", "-j", "-4")
 ROUTES: Said = {
     ("read", "/proc/net/route"): ROUTE, ("read", "/proc/net/ipv6_route"): ROUTE6, (*IP, "rule"): RULES,

@@ -87,7 +87,7 @@ def _gpus(text: str) -> object:
     return [(each, each.lost) for each in found][:2], len(found)
 
 
-def _here(*ranks: int | None, **settings: str) -> LocalRanks:
+def here_of(*ranks: int | None, **settings: str) -> LocalRanks:
     first = HERE.ranks[0]
     return replace(HERE, ranks=tuple(replace(first, pid=10 + n, rank=rank, settings=settings)
                                      for n, rank in enumerate(ranks)))  # fmt: skip
@@ -125,25 +125,25 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             *((_served(_flight(*groups)), _of_world(rank, world)) for groups, rank, world in ((["[0, 1]"], 0, 2),
             (["[0, 1]", "[1]"], 0, 2), (["[0, 2]"], 0, 2), (["[0, 1]"], 2, 4), (["[1]"], 0, None), (["[0, 9]"], 0,
                 None),
-            (["[1, 2, 5]", "[]"], None, 2), (["", "[0]"], 0, 1))), ({}, _here(None), ["dumps"]), ({}, _here(0, 1)),
+            (["[1, 2, 5]", "[]"], None, 2), (["", "[0]"], 0, 1))), ({}, here_of(None), ["dumps"]), ({}, here_of(0, 1)),
             (WRITTEN, HERE, ["dumps"]), ({}, HERE, ["dumps"]), ({("dump", 10, 0, 1): SLOW}, HERE, ["dumps"]),
-            (_served(_flight("[0, 3]")) | _served(_flight("[0, 3]"), "server", 11, "fr_trace_json"), _here(0, 3)), *(
-            (said, _here(rank, **{name: "/tmp/x"})) for name in (PIPE, "TORCH_FR_DUMP_TEMP_FILE",
+            (_served(_flight("[0, 3]")) | _served(_flight("[0, 3]"), "server", 11, "fr_trace_json"), here_of(0, 3)), *(
+            (said, here_of(rank, **{name: "/tmp/x"})) for name in (PIPE, "TORCH_FR_DUMP_TEMP_FILE",
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG") for said in ({}, LEFT) for rank in (0, None)),
-            ({("left_dump", 11, 3): "/tmp/x_3"}, _here(0, 3, TORCH_FR_DUMP_TEMP_FILE="/tmp/x_")),
+            ({("left_dump", 11, 3): "/tmp/x_3"}, here_of(0, 3, TORCH_FR_DUMP_TEMP_FILE="/tmp/x_")),
             (_served(_state(*STUCK), *STATE) | _stacks(60, 61, 62, 63),), *((_served(_state(*children),
                 *STATE) | _stacks(*pids, files=files),
             HERE, ["stacks"]) for children, pids, files in ((STUCK, (10, 60, 61, 62, 63), "x.py"), (STUCK, (10, 61),
                 "x.py"),
             (STUCK, (60, 61), "x.py"), (STUCK, (10, 60, 61), f"/v{C10D}"), (EIGHT, (10, *range(60, 68)), "x.py"))),
-            (_stacks(10), _here(*range(6)), ["stacks"]), (_stacks(10, 11), _here(0, 1), ["stacks"]),
+            (_stacks(10), here_of(*range(6)), ["stacks"]), (_stacks(10, 11), here_of(0, 1), ["stacks"]),
             ({("psutil", "net_if_addrs"): json.dumps({name: [{"address": each} for each in every]
             for name, every in INTERFACES.items()})},), ({("psutil", "net_if_addrs"): "[]"},), *(
             ({("connections", 2, *pids): json.dumps([{"pid": 10, "local": "a:1", "peer": "b:2"}]),
             **_served(_state(*STUCK[:1]), *STATE)},) for pids in ((10,), (10, 60))), ({("connections", 1, 10): "7"},),
             ({("ras", "localhost:28028", 1, 10): "nonsense"},), ({("ras", "n9:5", 2, 10, 11): "nonsense"},
-            _here(0, 1, NCCL_RAS_ADDR="n9:5")), ({("ras", "localhost:28028", 2, 10): "nonsense"},
-            _here(0, NCCL_RAS_ADDR="")), *(({("nvml", "gpusOf", 2, "10"): gpu_row(), ("kernel_log", OF_GPUS):
+            here_of(0, 1, NCCL_RAS_ADDR="n9:5")), ({("ras", "localhost:28028", 2, 10): "nonsense"},
+            here_of(0, NCCL_RAS_ADDR="")), *(({("nvml", "gpusOf", 2, "10"): gpu_row(), ("kernel_log", OF_GPUS):
             json.dumps({"lines": [[50.0 + n, line] for n, line in enumerate(lines)]})},) for lines in (KERNEL, [])),
             ({("nvml", "gpusOf", 2, "10"): gpu_row()},)]),
         "GPUs of a job": (_gpus, [*((gpu_row(**change),) for change in ({}, {"pci": LOST}, {"pci": REFUSED},

@@ -178,7 +178,16 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ([process(12, 1), process(10, 0)], 0), ([process(10, 0, SLURM_JOB_ID="1"),
             process(11, 1, SLURM_JOB_ID="2")], 0), ([FIRST, second(), {**second(), "pid": 12, "start": 12}], 0),
             ([FIRST, second() | {"start": 29998}], 0), ([process(10, 0, 5), {**process(12, 0, 5), "name": "x"}], 0),
-            ([process(10, 0, 1), process(12, 0, 5)], 0)]),
+            ([process(10, 0, 1), process(12, 0, 5)], 0), *(([process(10, 1, 5, MASTER_ADDR=one, **THREE), process(11, 3,
+                5,
+            MASTER_ADDR=other, **THREE)], 0) for one, other in (("127.0.0.1", "n2"), ("localhost", "127.0.0.1"), ("",
+                ""))),
+            *(([process(10, 0, 5, **BY_HAND), process(11, rank, parent, MASTER_PORT="29501", **{**BY_HAND, "WORLD_SIZE":
+            world})], 0) for rank in (0, 1, 2) for parent in (5, 6) for world in ("", "2", "3")),
+            ([process(10, 0), process(11, 1), process(12, 2), second()], 0), ([FIRST, second() | {"start": 40011}], 0),
+            ([process(9, None, library=None), process(10, 0, 9), process(11, 1, 8)], 9), ([process(10, 0, 11),
+            process(11, 1, 10)], 0), ([process(10, 0), process(11, 5, LOCAL_RANK="1")], 0), ([process(10, 0,
+            WORLD_SIZE="", LOCAL_WORLD_SIZE=""), OTHER], 0), ([process(10, 0, LOCAL_RANK=""), process(11, 1)], 0)]),
         "tables of jobs": (lambda *processes: running.jobs(found(*processes)), [(process(10, 0), process(11, 1, 10)), (
             {**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}, process(11, 1, 10),
             {**OTHER, "program": "finetune.py"}), (process(10, 0, MASTER_ADDR=""), OTHER)]),

@@ -14,12 +14,15 @@ import pytest
 from ncclprobe.facts.files import flight_child, flight_records
 from ncclprobe.facts.files.flight_child import MAX_ENTRIES, dump, read
 from ncclprobe.facts.files.flight_records import FlightDump, is_dump, read_dump, read_dumps
+from ncclprobe.facts.job import ranks as looks
+from ncclprobe.facts.job.ranks import AskedJob
 from ncclprobe.host import limited_child
 from ncclprobe.host.limited_child import MAX_ANSWER_BYTES, LimitedChild
 from ncclprobe.model.errors import Denied, Failed, HostError, TimedOut
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 from tests.facts.hostile_pickles import hostile, mutated
+from tests.facts.made_up_looks import Asked, here_of
 from tests.facts.made_up_records import ENTRY, GOOD, of, whole
 
 RECORDED = sorted((Path(__file__).resolve().parents[1] / "data" / "failures").glob("*/fr_trace_rank_*.gz"))
@@ -46,6 +49,16 @@ def test_every_dump_that_torch_wrote_is_read() -> None:
     assert {(each.version, each.left_out) for each in found.dumps} == {("2.10", 0)}
     assert all(map(len, found.dumps))
     assert all(is_dump(data[:4096]) for _, data in packed)
+
+
+def test_what_a_rank_says_twice_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str | bytes] = []
+    monkeypatch.setattr(looks, "read", lambda text: (taken.append(text), "it is not read")[1])
+    said = {("server", pid, "fr_trace_json", look): text
+            for pid, look, text in ((10, 1, "a"), (11, 1, "b"), (10, 2, "a"), (11, 2, "c"))}  # fmt: skip
+    both = looks.looks.run(Asked(said), here_of(0, 1), AskedJob())
+    assert taken == ["a", "b", "c"]
+    assert {both.first.servers, both.second.servers} == {("its records were not read: it is not read",) * 2}
 
 
 # Harm.

@@ -1,7 +1,6 @@
 """Answers of NCCL's RAS: as client_support.cc of 2.24 and 2.30 prints them, and as 2.30.7 gave them of made states.
 
-Recorded from 2 to 64 ranks on a processor: a healthy job, one whose rank 1 was stopped or killed, one whose rank 1 is
-behind; each asked three times, as text and as JSON.
+Recorded from 2 to 64 ranks on a processor: healthy, rank 1 stopped, killed or behind; asked three times in both forms.
 """
 
 import gzip
