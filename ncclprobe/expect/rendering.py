@@ -149,7 +149,7 @@ def _algorithm(line: Line) -> str:
 
 
 _NEAR = 1.2
-_SAID = ("drawn to", "with NCCL_")
+_SAID = ("adjusted to", "with NCCL_")
 
 
 def _reason(line: Line) -> tuple[str, str, str]:
