@@ -395,7 +395,7 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     pci.normal: ["00000000:C4:00.0", "c4:00.1", "00010000:01:00.0", "0000:c4:00", "c4:00.8", ""],
     pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]), space(b"\xff" * 4096),
         patched(bytes(4096), (0x100, "01000010")), json.dumps(_CUT), "x", '{"length": 4}', *(patched(bytes(size),
-        (0x100, f"01000{at[2:]}"[:6] + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at,
+        (0x100, "0100" + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at,
         said in (("81ff", "0d0000000000ffff"), ("c1ff", "0d000000"))), patched(bytes(4096), (0x100, "ffffffff")),
         patched(bytes(4096), (0x100, "0d0000000000ffff")),
         patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7", "[" * 100_000,
@@ -698,7 +698,7 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         (("0000:14:00.0", "nonsense"),), (("0000:14:00.0", "PCI_CLASS=20700\nPCI_ID=15B3:1021\n"),)]),
     "placements": (_placed, [*(({}, {placement.SLURM: names, placement.SLURM_PATTERN: kinds}) for names, kinds in (
         ("s1.n1", "switch.node"), ("s0.s1.n1", "switch.switch.node"), ("b1.n1", "block.node"), ("n1", "node"),
-        ("s1.n1", "switch"), ("s1.n1", "switch.switch"), ("b1.s2.n1", "block.switch.node"), ("", ""), (None, "a.node"),
+        ("s1.n1", "switch"), ("a.b.c", "switch.node"), ("b1.s2.n1", "block.switch.node"), ("", ""), (None, "a.node"),
         (".".join("abcdefghijk"), ".".join(["switch"] * 10 + ["node"])))), *((labels, {**POD, **own}) for own in ({},
         {placement.OWN: " hall 1 / /row 2"}, {placement.SLURM: "s1.n1", placement.SLURM_PATTERN: "switch.node"})
         for labels in (GONE, *(f'{key}="x"' for key in placement._OF_LABELS),
