@@ -341,7 +341,7 @@ MEETINGS = logs(
     around("socket.gaierror: ", "Name or service not known, Temporary failure in name resolution, No address "
                                 "associated with hostname, nodename nor servname provided, Could not resolve hostname, "
                                 "Name does not resolve"),
-    around("E Name or service not known: ", "HTTP, urllib, huggingface, wandb, requests.get, s3.x, git clone, gloo"),
+    around("E Name or service not known: ", "HTTP, urllib, huggingface, wandb, requests.get, s3.x, git fetch, gloo"),
     "I:Name or service not known",
     *(f"nslookup: can't resolve '{name}': Name does not resolve{'↵x' * n}" for name, n in (("head", 5), ("head", 6), (
           "(null)", 1))),
