@@ -11,6 +11,7 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from tests import pasted_cases, pasted_containers, pasted_faults, pasted_jobs
 from tests.localise import drawn, meeting, mixed, slow_pairs, standing, standing_cases
 from tests.log import ends, events, healthy, others, parted, reasons, whole, words
+from tests.log import mixed as mixed_logs
 from tests.pasted_texts import judged
 
 Rows = Iterator[tuple[str, object]]
@@ -101,6 +102,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
     "logs-others": lambda: whole.outcomes(others.TEXTS),
     "events": events.events,
+    "mixed-logs": mixed_logs.rows,
     "log-lines": words.rows,
     **drawn.FUNCTIONS,
     "parted": parted.rows,
