@@ -152,10 +152,10 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("groups", _groups, lambda: ["tp=8,dp=8", "tp=2,cp=2,ep=4,pp=4", "dp=64", "pp=4,dp=16"])
     yield _of("machine of parts", composed.composed, lambda: [*MACHINES, composed.EXAMPLE])
     yield _of("launcher's variables", _launch, lambda: [json.dumps(each) for each in LAUNCHES])
-    yield _of("kernel ring", lambda each: live._line(each.encode(errors="replace")), lambda: ["6,5,1000,-;x y\n"])
+    yield _of("kernel ring", lambda each: live.ring_line(each.encode(errors="replace")), lambda: ["6,5,1000,-;x y\n"])
     yield _of("journal", lambda each: live._journal_lines(each.splitlines()), lambda: ["[    1.5] NVRM: Xid 79\n"])
     lines = '{"said": "[1, 2]"}\n', '{"refused": "Failed", "why": "Not Supported"}\n'
-    yield _of("NVML child", lambda each: nvml_child._understand(each.encode(errors="replace")), lambda: lines)
+    yield _of("NVML child", lambda each: nvml_child.decode_answer(each.encode(errors="replace")), lambda: lines)
 
 
 def _file_sections() -> Iterator[Reader]:

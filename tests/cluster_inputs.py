@@ -132,14 +132,14 @@ def _walks_inputs() -> Rows:
     for before, after, all_ in product(infos[:2], infos, (True, False)):
         yield (
             f"limited {before.acked_bytes}, {after.acked_bytes} {after.waiting_s}, {all_}",
-            walk._limited_by_path(before, after, 2.5, all_),
+            walk.limited_by_path(before, after, 2.5, all_),
         )
     for kind, limit in product(("filtered", "silent", "reset"), (9.0, 10.0, 11.0)):
         yield f"{kind} by {limit}", walk.Caller(b"", 10.0).outcome(WireError(kind, ""), limit)
     own = MeshListener("nccl0", "eth0", "10.0.0.1", 4000)
     for address in _ADDRESSES:
         found: list[object] = []
-        for ask in (mesh.check_other, walk._family, lambda each: walk._add_scope(each, own)):
+        for ask in (mesh.check_other, walk._family, lambda each: walk.add_scope(each, own)):
             try:
                 found.append(ask(address))
             except ValueError as refused:
@@ -150,7 +150,7 @@ def _walks_inputs() -> Rows:
     )
     few = mesh.plan_mesh({0: four[:2], 2: four[:1], 7: []}, names={0: "a", 2: "b"})
     yield "few", few, mesh.plan_mesh({0: four, 1: six})
-    yield "agree", [walk._agree(rates) for rates in ([1.0, 0.8], [1.0, 0.79], [9.0, 1.0, 8.0], [1.0, 2.0, 1.0])]
+    yield "agree", [walk.agree(rates) for rates in ([1.0, 0.8], [1.0, 0.79], [9.0, 1.0, 8.0], [1.0, 2.0, 1.0])]
     plan = NodePlan(3, {3: "c"}, (Call(1, "nccl0", "10.0.0.1", 1), Call(2, "nccl0", "10.0.0.2", 1)))
     for number, value in product(
         ("rtt_s", "path_mtu", "rate_gbps", "resent", "segments", "tries", "passes"), (-1, 0, None)
@@ -262,7 +262,7 @@ def _meetings_inputs() -> Rows:
         said in node_0._samples(each).items()} for each in peers),
     )  # fmt: skip
     for code, worst in product((ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL), (None, _WORST)):
-        yield f"leaves {code:d}", node_0._leave_message("n1", "n0", Share(Status.FAIL, code, worst))
+        yield f"leaves {code:d}", node_0.leave_message("n1", "n0", Share(Status.FAIL, code, worst))
     yield "codes", [int(part.code_of(Leave(code))) for code in range(6)]
     for name, given in _LAUNCHES.items():
         launch = Launch("torchrun", **given)
@@ -287,7 +287,7 @@ def _meetings_inputs() -> Rows:
     for text in (asks % json.dumps(rows), asks % '"[1"', asks % "null", ""):
         with TemporaryDirectory() as folder:
             (File(folder) / "c").write_text(f"x\n{text}\ny")
-            yield f"addresses {text[-9:]}", sorted(node_0._addresses_in(File(folder) / "c"))
+            yield f"addresses {text[-9:]}", sorted(node_0.addresses_in(File(folder) / "c"))
 
 
 def _refusing(*numbers: int) -> Callable[..., Any]:
@@ -336,7 +336,7 @@ def _ways_inputs() -> Rows:
             made._count(address)
         yield f"floods {str(counts)[:30]} {members}", made.floods
     full = admission.Admission(None, 20, 8)  # type: ignore[arg-type]
-    full._hung_up.update({f"x{number}": 2 for number in range(admission._MOST_SOURCES)})
+    full._hung_up.update({f"x{number}": 2 for number in range(admission.MOST_SOURCES)})
     for address in ("new", "x0", "other"):
         full._count(address)
     yield "many sources", [*full._hung_up.items()][-1], full._hung_up["x0"], len(full._hung_up)
@@ -363,7 +363,7 @@ def _rail_nodes_inputs() -> Rows:
         instead(rails.traffic, read=lambda host: traffic.pop(0)),
         instead(rails.time, monotonic=lambda: next(ticks), sleep=None),
     ):
-        yield "rates", rails._port_rates(None)  # type: ignore[arg-type]
+        yield "rates", rails.port_rates(None)  # type: ignore[arg-type]
     for count in (0, 1, 2, 8, 9, 10, 23, 1001):
         times = tuple(float(number * 7 % 11) for number in range(count, 0, -1))
         yield f"times {len(times)}", rails._few(times)
@@ -390,7 +390,7 @@ def _token_inputs() -> Rows:
         marks = found.mark.hex()[:9], found.local.hex()[:9]
         return [repr(found), shown, *marks, found.by_store, found.made, found.unproven, found.proof]
 
-    yield "derived", token._derive_key("correct horse battery").hex()
+    yield "derived", token.derive_key("correct horse battery").hex()
     launches = {
         "mpi": _MPI, "job 8": replace(_MPI, run_id="job 8"), "no port": replace(_MPI, master_port=None),
         "one node": replace(_MPI, nnodes=1), "by hand": _BY_HAND, "hand, 1": replace(_BY_HAND, node_rank=1),
@@ -400,7 +400,7 @@ def _token_inputs() -> Rows:
         variables = _TOKEN.get(given, {"SLURM_JOB_ID": "7"} if given == "slurm" else {"HOME": "/h"})
         for here in (False, True)[: 1 + (given == "slurm")]:
             with (
-                instead(token, is_here=here, _home_secret=lambda home, given=given: given == "home" and bytes(home)),
+                instead(token, is_here=here, home_secret=lambda home, given=given: given == "home" and bytes(home)),
                 instead(token.os, getuid=7),
                 instead(token.secrets, token_hex=lambda count: "ab" * count),
                 mock.patch.object(token, "_ROUNDS", 1),
@@ -414,7 +414,7 @@ def _token_inputs() -> Rows:
             path.write_text(text)
             path.chmod(mode)
             with instead(token.os, geteuid=os.geteuid() + (not mine)):
-                found = told(lambda home=File(folder): [token._home_secret(home)])
+                found = told(lambda home=File(folder): [token.home_secret(home)])
         yield f"file {text[:3]!r} {len(text)} {mode:o} {mine}", [each.replace(folder, "~") for each in found]
     for shared, kind in product((False, True), ("nothing", "folder", "pipe", "link", "no room")):
         with TemporaryDirectory() as folder:
@@ -425,7 +425,7 @@ def _token_inputs() -> Rows:
             make()
             full = mock.Mock(side_effect=OSError(errno.ENOSPC, "full") if kind == "no room" else None)
             with instead(token, is_shared=shared), instead(token.os, fsync=full):
-                found = told(lambda home=File(folder): [token._home_secret(home) or "none"])
+                found = told(lambda home=File(folder): [token.home_secret(home) or "none"])
             left = [(each.name, oct(each.lstat().st_mode)) for each in path.parent.iterdir()]
         yield f"{kind}, shared {shared}", [len(each) for each in found], found[-1][-50:] * (len(found) > 1), left
     opened = "UID:          {}\n\n" + "1f" * 32
@@ -445,12 +445,12 @@ def _token_inputs() -> Rows:
                 yield f"munge {code} {out[-7:]!r} {words}, {len(run.call_args_list)}", found, str(run.call_args[0][:2])
     for has, code in product(((), ("munge",), ("unmunge",), ("munge", "unmunge"), None), (0, 1)):
         known = mock.Mock(side_effect=OSError) if has is None else lambda name, has=has: name in has
-        with instead(token, found=known, _run_command=(code, b"", "")):
+        with instead(token, found=known, run_command=(code, b"", "")):
             yield f"here {has} {code}", token.is_here()
     later = time.monotonic() + 60.0
     for argv in (["sh", "-c", "cat; echo ' a  b' >&2; exit 3"], ["sh", "-c", "echo $0$0 >&2", "x" * 150], ["true"]):
-        yield f"ran {argv[-1][:9]}", str(token._run_command(argv, b"in", later))
-    yield "ran late", str(token._run_command(["sleep", "9"], b"", 0.0)), token._run_command(["/no"], b"", later)[0]
+        yield f"ran {argv[-1][:9]}", str(token.run_command(argv, b"in", later))
+    yield "ran late", str(token.run_command(["sleep", "9"], b"", 0.0)), token.run_command(["/no"], b"", later)[0]
     with mock.patch.object(token, "run_in_thread", mock.AsyncMock(side_effect=TimeoutError)):
         yield "no answer", str(asyncio.run(token._run(["x"], b"", 0.0)))
 

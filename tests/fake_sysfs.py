@@ -23,7 +23,7 @@ class Below:
     def ask(self, *question: str | int) -> str:
         self.asked.append(question)
         kind, path, *rest = map(str, question)
-        return live.within(5.0, lambda: live._SOURCES[kind](f"{self.root}{path}", *rest), " ".join(map(str, question)))
+        return live.within(5.0, lambda: live.SOURCES[kind](f"{self.root}{path}", *rest), " ".join(map(str, question)))
 
 
 class Sysfs:

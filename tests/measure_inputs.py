@@ -231,7 +231,7 @@ def _disturbances_inputs() -> Rows:
     merged = [
         [host, *(two and dict(zip(names, two, strict=True)) for two in both), each] for host, *both, each in _MERGED
     ]
-    yield "merged", *collectives._merge_disturbances(merged)
+    yield "merged", *collectives.merge_disturbances(merged)
 
 
 _VARIABLES = {
@@ -319,18 +319,18 @@ def _nics_inputs() -> Rows:
     """The interfaces and ports that carry a rank's bytes, and the slowest link between nodes."""
     for name in ("hgx-h100", "guest-rxe-root", "laptop", "aws-p4d", "one-gpu"):
         node, host = captured(name), load(CAPTURES / f"{name}.jsonl")
-        yield f"nccl on {name}", nic_traffic._nccl_devices(node), rank_nics.snapshot_nics(node)
+        yield f"nccl on {name}", nic_traffic.nccl_devices(node), rank_nics.snapshot_nics(node)
         for ifname in ("", "lo", "eth0") if name in ("one-gpu", "laptop") else ():
             with instead(rank_nics.socket, gethostname="localhost"):
                 found = rank_nics.interface(host, {"GLOO_SOCKET_IFNAME": ifname})
-            info = rank_nics._interface_info(found, "n7")
+            info = rank_nics.interface_info(found, "n7")
             yield f"gloo on {name} by {ifname!r}", found and found.name, found and rank_nics._address(found), info
     cards: Any = [SimpleNamespace(addresses=[SimpleNamespace(address=each) for each in those]) for those in _ADDRESSES]
     looks = (None, Noted(snapshot=captured("laptop")))
     for own, ifname in product((SimpleNamespace(name="eth0"), None), ("ib0,=eth3", "")):
         with instead(rank_nics, interface=own), mock.patch.dict("os.environ", {"GLOO_SOCKET_IFNAME": ifname}):
             told = [rank_nics.rank_info(to, NOWHERE, "g0", look) for to in ("gloo", "nccl") for look in looks]  # type: ignore[arg-type]
-            names = nic_traffic._gloo_interfaces(NOWHERE)
+            names = nic_traffic.gloo_interfaces(NOWHERE)
         yield f"own {bool(own)}, {ifname}", told, names, [rank_nics._address(each) for each in cards]
     few = rank_nics.nics(("a", "a"), [{"gpu": "g0"}, {"gpu": "g3", "own": ""}])
     yield "ranks", *rank_nics.nics(("a", "a", "b", "a", "b", "c"), _CARDS), *few
@@ -536,7 +536,7 @@ _FIRST = (
 def _collectives_inputs() -> Rows:
     """The first calls, and what is done before and after a sweep."""
     for rows in _FIRST:
-        yield f"first of {rows}", collectives._slowest(rows)
+        yield f"first of {rows}", collectives.slowest(rows)
     for rank, ranks in ((0, 1), (0, 2), (1, 3), (2, 3)):
         calls: list[Any] = []
         dist = SimpleNamespace(
@@ -611,8 +611,8 @@ def _ladders_inputs() -> Rows:
     """The rungs of a ladder, the room for them, and how often their steps are played."""
     sizes = ladder.LadderSizes(1 << 20, 1 << 16, 5.0)
     for calls in _CALLS:
-        yield f"row of {calls}", ladder._row(Rung("pair", ((0, 1), (2, 3), (4,))), sizes, _STEPS, calls)
-    yield "row of one", ladder._row(Rung("rank", ((0,), (1,))), sizes, _STEPS[:2], [[], []])
+        yield f"row of {calls}", ladder.rung_row(Rung("pair", ((0, 1), (2, 3), (4,))), sizes, _STEPS, calls)
+    yield "row of one", ladder.rung_row(Rung("rank", ((0,), (1,))), sizes, _STEPS[:2], [[], []])
     rooms = (None, 1 << 20, (100 << 20) + 4000, 99 << 30)
     for backend, room, argv in product(("nccl", "gloo"), rooms, ("-e 1M", "-b 8 -e 2G")):
         noted: list[Any] = []
@@ -623,7 +623,7 @@ def _ladders_inputs() -> Rows:
         bench: Any = Noted(slowest=slow_s, timed=slow_s / 2, batch=slow_s)
         rungs = Rung("rank", ((0,), (1,))), Rung("pair", ((0,), (1, 2)))
         parts: Any = [SimpleNamespace(rung=each, play=each.name, call=None) for each in rungs]
-        made = [ladder._steps(bench, parts, 2.0), *(ladder._calls(bench, part, 2.0) for part in parts)]
+        made = [ladder.time_steps(bench, parts, 2.0), *(ladder.time_calls(bench, part, 2.0) for part in parts)]
         few = bench.calls[:: len(bench.calls) // 9 + 1]
         yield f"{slow_s} s a step", [len(each) for each in made], *few
     for (ranks, device, free, told), rank in product(_ROOMS, (0, 1)):

@@ -200,20 +200,20 @@ def _rooms_inputs() -> Rows:
             made = plan(footprint_bytes=512, **changes)
             exchange = Others([700, 3] if rank else others, rank=rank)
             if others == [None]:
-                room, fullest = sweep._least_room(made, Others(rank=0), None)
+                room, fullest = sweep.least_room(made, Others(rank=0), None)
             else:
-                room, fullest = sweep._least_room(made, exchange, 3000)  # type: ignore[arg-type]
+                room, fullest = sweep.least_room(made, exchange, 3000)  # type: ignore[arg-type]
             room = min(room, 1 << 20)
-            fits = tuple(nbytes for nbytes in made.sizes if 2 * sweep._footprint(made, nbytes) <= room)
+            fits = tuple(nbytes for nbytes in made.sizes if 2 * sweep.buffer_bytes(made, nbytes) <= room)
             try:
-                skipped: Any = list(sweep._skipped_for_memory(made, fits, room, fullest))
+                skipped: Any = list(sweep.skipped_for_memory(made, fits, room, fullest))
             except NcclprobeError as refused:
                 skipped = str(refused)
             yield f"{changes} {others}, rank {rank}", room, fullest, exchange.said, skipped
     for longest_s, nbytes, call_s, rank in product((None, 5.0, 60.0, 120.0), (1 << 19, 1 << 20), (1.0, 5.0), (0, 1)):
         context: Any = SimpleNamespace(plan=plan(precision=0.02, longest_s=longest_s), set_phase=lambda name: None,
                                        exchange=Others(7.0 if rank else [0.5, 2.0], rank=rank))  # fmt: skip
-        late = sweep._too_long(context, "x", nbytes, (2 << 20, 8 << 20, 4 << 20), call_s)
+        late = sweep.too_long(context, "x", nbytes, (2 << 20, 8 << 20, 4 << 20), call_s)
         yield f"limit {longest_s}, {nbytes}, {call_s}, rank {rank}", late
     for precision, longest_s, warmup in product((None, 0.02), (None, 5.0), (0, 1, 3)):
         made = plan(precision=precision, longest_s=longest_s, warmup=warmup)
@@ -221,7 +221,7 @@ def _rooms_inputs() -> Rows:
         own: Any = SimpleNamespace(
             now=lambda ticks=ticks: float(len(ticks)), synchronise=lambda ticks=ticks: ticks.append("wait")
         )
-        seconds = sweep._warm_up_size(SimpleNamespace(plan=made, clock=own), lambda ticks=ticks: ticks.append("call"))  # type: ignore[arg-type]
+        seconds = sweep.warm_up_size(SimpleNamespace(plan=made, clock=own), lambda ticks=ticks: ticks.append("call"))  # type: ignore[arg-type]
         yield f"warm-up {precision} {longest_s} {warmup}", seconds, ticks
 
 
@@ -244,7 +244,7 @@ def _training_inputs() -> Rows:
         work: Any = SimpleNamespace(
             do=lambda chunks, order=order: order.append(f"{chunks:.4g}"), rest=lambda order=order: order.append("rest")
         )
-        with mock.patch.object(training, "_ISSUE", {name: _sent(order, name) for name in training._ISSUE}):
+        with mock.patch.object(training, "ISSUE", {name: _sent(order, name) for name in training.ISSUE}):
             training.play_step(items, views, work, 24.0, overlap)
         yield f"{strategy}, overlap {overlap}", order
     made: list[Any] = []
@@ -264,8 +264,8 @@ def _training_inputs() -> Rows:
     grid, hosts = Grid(tp=2, dp=2), ["n0", "n1", "n0", "n1"]
     for kind, shared in product(("tp", "dp"), ([], [[1.0, 2.0], [3.0, 2.0], [0.5, 0.5], [9.0, 0.5]])):
         alone = [[1e-3, 3e-3, 2e-3], [3e-3, 3e-3, 4e-3], [9e-3, 1e-3, 1e-3], [1e-3, 1e-3, 1e-3]]
-        group = training._Group(kind, (0, 1), OPS["all_reduce"].shape(1 << 20, 2, 4), lambda: None)  # type: ignore[arg-type]
-        yield f"{kind} groups, {len(shared)}", training._group_row(grid, group, hosts, alone, shared)
+        group = training.Group(kind, (0, 1), OPS["all_reduce"].shape(1 << 20, 2, 4), lambda: None)  # type: ignore[arg-type]
+        yield f"{kind} groups, {len(shared)}", training.group_row(grid, group, hosts, alone, shared)
     for one_s, device in product((0.001, 0.004, 0.05, 1.0), ("cpu", "cuda:0")):
         names: list[str] = []
         bench: Any = SimpleNamespace(
@@ -279,10 +279,10 @@ def _training_inputs() -> Rows:
         played = lambda groups, each, counts=counts: counts.append(each) or [9.0, 4.0, 2.0]  # noqa: E731
         usual = {"tp": [0.001], "dp": [one_s, one_s / 2, one_s * 2], "pp": [0.003]}
         with instead(
-            training, _run_in_threads=played, _run_on_streams=lambda *given, f=played: [each / 2 for each in f(*given)]
+            training, _run_in_threads=played, run_on_streams=lambda *given, f=played: [each / 2 for each in f(*given)]
         ):
-            together = training._time_together(bench, groups, usual)  # type: ignore[arg-type]
-        yield f"{one_s} s on {device}", training._time_one_kind(bench, groups[0]), names, together, counts
+            together = training.time_together(bench, groups, usual)  # type: ignore[arg-type]
+        yield f"{one_s} s on {device}", training.time_one_kind(bench, groups[0]), names, together, counts
     log: list[str] = []
     cuda: Any = Noted(stream=nullcontext())
     cuda.Stream = lambda: f"s{len(log)}"
@@ -293,7 +293,7 @@ def _training_inputs() -> Rows:
     )
     groups = [SimpleNamespace(call=lambda kind=kind: log.append(kind)) for kind in ("tp", "dp")]
     with mock.patch.object(training.torch, "cuda", cuda):
-        yield "streams", training._run_on_streams(groups, [1, 3]), log, cuda.calls
+        yield "streams", training.run_on_streams(groups, [1, 3]), log, cuda.calls
     for grid_, sizes in ((Grid(), (8,)), (Grid(tp=2), (2,)), (Grid(pp=2), (0,))):
         bench = Bench(plan(sizes=sizes), Others(), lambda name: None, Noted())  # type: ignore[arg-type]
         try:
@@ -388,9 +388,9 @@ _FABRICS = ("fe80000000000000", "fec0000000050001", "fec0000000070001", "fec0000
 def _verbs_inputs() -> Rows:
     """The reasons for a call that fails, and the way to the other end's port."""
     for name, error in product(_VERBS, _ERRORS):
-        yield f"{name} {error}", library._hint(name, getattr(errno, error))
+        yield f"{name} {error}", library.hint(name, getattr(errno, error))
     for number in (0, 5):
-        failure = library._refusal("ibv_open_device", number)
+        failure = library.refusal("ibv_open_device", number)
         yield f"refused with {number}", failure.failure("open", direction="out")
     guid = "0002c90300a1b2c3"
     for layer, mine, theirs, flags in product((abi.INFINIBAND, abi.ETHERNET), _FABRICS[:2], _FABRICS, (0, 1, 2)):

@@ -236,7 +236,7 @@ _CODES = (0, 1, 2, 3, 4, 77, -2, -9, -15, -40, 129, 130, 137, 143, 200)
 def _ends_inputs() -> Rows:
     """What ranks that were started here left behind, and what their end is called."""
     for code, by in product(_CODES, ("", "SIGTERM")):
-        yield f"ended {code} {by}", launch._exit_text(code, by), launch.unexpected_exits({5: code, 3: 77, 4: 0})
+        yield f"ended {code} {by}", launch.exit_text(code, by), launch.unexpected_exits({5: code, 3: 77, 4: 0})
     state = RankState(0, "h0", "timing")
     states = {
         0: state,
@@ -248,16 +248,16 @@ def _ends_inputs() -> Rows:
     ):
         for received in ({}, {1: "SIGTERM"}):
             own = {each: replace(was, signal=received.get(each, "")) for each, was in states.items()}
-            found = [launch._lost_ranks(own, codes, log_ended=over) for over in (True, False)]
+            found = [launch.lost_ranks(own, codes, log_ended=over) for over in (True, False)]
             yield (
                 f"left {number} {codes} {by} {len(received)}",
                 *found,
-                launch._signalled_alone(own, RanksEnd(codes, by)),
+                launch.signalled_alone(own, RanksEnd(codes, by)),
             )
     for phase, by, late in product((rank_files.START, rank_files.IMPORTING, "timing"), ("", "SIGTERM"), (True, False)):
         with instead(rank_files, read_state=replace(state, phase=phase)):
-            yield f"cut short in {phase} {by} {late}", launch._cut_short(Path(), "h0", RanksEnd({}, by, late))
-            whys = [launch._refusal(Path("/nowhere"), Path("/nowhere/log")), launch._all_started(Path(), 3)]
+            yield f"cut short in {phase} {by} {late}", launch.cut_short(Path(), "h0", RanksEnd({}, by, late))
+            whys = [launch.refusal(Path("/nowhere"), Path("/nowhere/log")), launch.all_started(Path(), 3)]
             yield f"refused in {phase} {by} {late}", *whys
     with TemporaryDirectory() as folder:
         own = RankFile(folder, 3, "h0")
@@ -485,7 +485,7 @@ def _waits_inputs() -> Rows:
             instead(rank_files, read_state=state),
             instead(launch, ends=lambda log, now=now, over_at=over_at: now[0] >= over_at),
         ):
-            end = launch._wait_for(ranks, Path(), Path(), 20.0, shown, received)  # type: ignore[arg-type]
+            end = launch.wait_for(ranks, Path(), Path(), 20.0, shown, received)  # type: ignore[arg-type]
         yield f"{ends} {told} {over_at} {speaks} {at}", end, said, seen, now
 
 
@@ -631,13 +631,13 @@ def _calls_inputs() -> Rows:
         "10.0.0.9 1 10.0.0.7 22", "::1 1 ::1 22", "a 1 127.0.0.1 22", "10.0.0.9 1 10.0.0.7", "", "a 1 fd00::7 22",
     ):  # fmt: skip
         with instead(there, _free_port=20_001), mock.patch.dict(os.environ, {"SSH_CONNECTION": connection}):
-            yield f"reached {connection}", replace(there._hello(), version="", gpus=0)
+            yield f"reached {connection}", replace(there.hello(), version="", gpus=0)
     with TemporaryDirectory() as name:
         for number, text in enumerate(("a", "bb", "ccc")):
             (Path(name) / f"{2 - number}.jsonl").write_text(text)
         for most in (0, 1, 3, 4, 5, 6):
             with mock.patch.object(bounds, "KEPT_BYTES", most):
-                yield f"captures in {most}", there._read_captures(Path(name))
+                yield f"captures in {most}", there.read_captures(Path(name))
 
 
 _SMALL = dump({("read", "/a"): "one"}, "n0")
@@ -657,7 +657,7 @@ def _kept_inputs() -> Rows:
         for backend in ("gloo", "nccl"):
             yield f"asked {argv} {parse.__module__[-9:]} {backend}", recorder.asked(parse(argv.split()), backend)
     for end in (Ending(), Ending(why="w"), LOST, Ending(arrivals=Arrivals(2, (1,)))):
-        yield f"bare {end.why} {bool(end.attendance)}", int(recorder._bare_code(end))
+        yield f"bare {end.why} {bool(end.attendance)}", int(recorder.bare_code(end))
     parts_: tuple[Any, ...] = ("pairs", "copies")
     for part, left_s in product(parts_, (0.0, -3.0, 59.9, 60.0, 61.0)):
         yield f"{part} with {left_s}", rank.too_late(part, left_s, 300.0), rank.skipped_for_lost_ranks(part)
@@ -680,7 +680,7 @@ def _kept_inputs() -> Rows:
     received = [[True, packed], [False, one], None, [True, None]]
     others = [[True, packed], [False, one], [False, packed], [True, None]], [[False, one], [False, one], [True, one]]
     for hosts, each in zip((HOSTS, tuple("abb")), others, strict=True):
-        firsts = node_snapshot._captures_for_first_ranks(hosts, each)
+        firsts = node_snapshot.captures_for_first_ranks(hosts, each)
         yield f"first ranks of {hosts[-1]}", [[[own, text == packed] for own, text in those] for those in firsts]
     given = [[False, one], [True, packed], [True, packed], [True, one]]
     for hosts, answered in ((HOSTS, received), (HOSTS, given), (("n0",) * 4, [[True, packed]] * 4)):
@@ -720,7 +720,7 @@ def _kept_inputs() -> Rows:
             code,
             [call[:2] for call in noted.calls if call[0] == "note"],
         )
-    yield "watchdog", watchdog._first_line(RuntimeError(" a\nb")), watchdog._first_line(RuntimeError("x" * 300))
+    yield "watchdog", watchdog.first_line(RuntimeError(" a\nb")), watchdog.first_line(RuntimeError("x" * 300))
 
 
 _STUCK: dict[str, Any] = {"profiling_name": "nccl:all_reduce", "collective_seq_id": 7, "state": "started"}

@@ -134,7 +134,7 @@ def test_a_read_that_never_returns_is_abandoned_and_said_in_words(
         LiveHost((), lambda name: False).ask("read", pipe)
     with pytest.raises(OutOfTime, match="all that --timeout left"):
         hasty(0.1).ask("read", pipe)
-    monkeypatch.setitem(live._SOURCES, "kernel_log", lambda pattern: Path(pipe).read_text())
+    monkeypatch.setitem(live.SOURCES, "kernel_log", lambda pattern: Path(pipe).read_text())
     with pytest.raises(OutOfTime, match=r"^the kernel's log: no answer within [^(|\\]* all that --timeout left$"):
         hasty(0.1).ask("kernel_log", r"NVRM: Xid \((\S+)\)|link (up|down)")
 

@@ -169,7 +169,7 @@ def test_root_starts_no_program_that_others_may_change_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(words: str) -> None:
-        command._is_own.cache_clear()
+        command.is_own.cache_clear()
         with pytest.raises(Denied, match=f"tool: not started as root, because other users may change {words}/tool"):
             command.run(["tool"], 10.0)
 
@@ -186,7 +186,7 @@ def test_root_starts_no_program_that_others_may_change_and_says_so(
         command.run(["no-tool"], 10.0)
     monkeypatch.setenv("PATH", str(own))
     mine.symlink_to(tool(elsewhere, "linked"))
-    command._is_own.cache_clear()
+    command.is_own.cache_clear()
     assert command.run(["tool"], 10.0) == "linked\n"
     os.chown(elsewhere / "tool", 65534, 65534)
     refuses(str(own))

@@ -17,7 +17,7 @@ from ncclprobe.facts.reach import Flood
 from ncclprobe.model.values import Struct, field
 
 _PAUSE_S = 0.1  # where this process may open no more files
-_MOST_SOURCES = 64  # that are counted by their address
+MOST_SOURCES = 64  # that are counted by their address
 _MOST_TOLD = 8
 _ESTABLISHED = b"\x01"  # tcpi_state, the first byte of struct tcp_info
 _OTHERS = "other addresses"
@@ -144,7 +144,7 @@ class Admission:
             caller.task.cancel()
 
     def _count(self, address: str) -> None:
-        known = address in self._hung_up or len(self._hung_up) < _MOST_SOURCES
+        known = address in self._hung_up or len(self._hung_up) < MOST_SOURCES
         self._hung_up[address if known else _OTHERS] += 1
 
     async def _run(self, caller: Caller, connection: socket.socket) -> None:

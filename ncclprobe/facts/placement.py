@@ -43,7 +43,7 @@ _OF_CLOUD_INIT = {  # the first that is there counts
     HOST: (f"{_AWS}host-id",),
 }
 QUESTION = ("json", CLOUD_INIT, *(key for keys in _OF_CLOUD_INIT.values() for key in keys))
-_OF_LABELS = {
+LEVEL_OF_LABEL = {
     "topology.kubernetes.io/region": REGION,
     "topology.kubernetes.io/zone": ZONE,
     "cloud.google.com/gce-topology-block": "block",
@@ -77,7 +77,7 @@ def placement(host: Host, environment: Environment, machine: Machine) -> Placeme
     found: dict[str, PlacementLevel] = {}
     tree = [*_own(environment)] or [*_slurm(environment)]
     if environment.get("KUBERNETES_SERVICE_HOST"):
-        labels = learn(host, pod_labels, "lines", LABELS, f"^({'|'.join(map(re.escape, _OF_LABELS))})=")
+        labels = learn(host, pod_labels, "lines", LABELS, f"^({'|'.join(map(re.escape, LEVEL_OF_LABEL))})=")
         said = () if isinstance(labels, Absent) else labels
         tree = tree or [each for each in said if each.kind not in (REGION, ZONE, HOST)]
         found |= {each.kind: each for each in said if each not in tree}
@@ -121,4 +121,4 @@ def pod_labels(text: str) -> tuple[PlacementLevel, ...]:
     """Parse the levels from a pod's labels, one ``key="value"`` per line, outermost first."""
     lines = (line.partition("=") for line in text.splitlines())
     said = {key: value.strip().strip('"') for key, _, value in lines}
-    return tuple(PlacementLevel(kind, said[key], LABELS) for key, kind in _OF_LABELS.items() if said.get(key))
+    return tuple(PlacementLevel(kind, said[key], LABELS) for key, kind in LEVEL_OF_LABEL.items() if said.get(key))

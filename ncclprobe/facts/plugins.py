@@ -57,7 +57,7 @@ _BY_NAME = {
     "ucx": "ucx",
 }
 """Flavours by the plugin's name for its network: see NAMES of ncclprobe/nccl/networks.py for the sources."""
-_MARKS = {  # what stands before the version among a plugin's constants
+VERSION_MARKS = {  # what stands before the version among a plugin's constants
     "ofi": "aws-ofi-nccl ",  # src/nccl_ofi_net.cpp: "Initializing " PACKAGE_STRING
     "tcpx": "NET/GPUDirectTCPX ver. ",  # its log: ver. 3.1.8.
     "gib": "Initializing gIB ",
@@ -108,18 +108,18 @@ def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Pl
     folders = dict.fromkeys([*searched, *_FOLDERS, *_folders_in_variables(variables)])
     held = {folder: _names(host, folder) for folder in folders}
     found = [_plugin(f"{folder}/{name}", folder in searched) for folder, names in held.items() for name in names or ()]
-    opened = tuple(_add_constants(host, each) if _is_opened(each, variables) else each for each in found)
+    opened = tuple(add_constants(host, each) if is_opened(each, variables) else each for each in found)
     return Plugins(opened, shown=any(names is not None for names in held.values()))
 
 
-def _is_opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
+def is_opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
     """Return whether NCCL opens the plugin: by its usual name, or because a variable names it."""
     values = (value for name in _NAMED_BY for value in (variables.get(name) or "").split(",") if value)
     names = {f"libnccl-{kind}.so" for kind in _KINDS}.union(*({v, f"libnccl-{plugin.kind}-{v}.so"} for v in values))
     return plugin.path in names or (plugin.reachable and PurePosixPath(plugin.path).name in names)
 
 
-def _add_constants(host: Host, plugin: Plugin) -> Plugin:
+def add_constants(host: Host, plugin: Plugin) -> Plugin:
     """Add the file's constants to the plugin; unchanged if the file has none."""
     said = attempt(lambda: json.loads(host.ask("elf_objects", plugin.path, "nccl")))
     known = said if isinstance(said, dict) else {}
@@ -140,7 +140,7 @@ def _kind_of(symbol: str) -> str:
 
 
 def _version(host: Host, path: str, flavour: str) -> str:
-    mark = _MARKS.get(flavour)
+    mark = VERSION_MARKS.get(flavour)
     said = attempt(lambda: json.loads(host.ask("elf_texts", path, mark))) if mark else ()
     texts = said if isinstance(said, list) else ()
     found = (re.match(_VERSION, str(text).removeprefix(mark or "")) for text in texts)

@@ -46,7 +46,7 @@ def found(name: str, more: Sequence[str] = ()) -> str | None:
     """
     folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     there = [path for each in folders if each.startswith("/") and _is_executable(path := f"{each.rstrip('/')}/{name}")]
-    if own := next((each for each in there if os.geteuid() or _is_own(each)), None):
+    if own := next((each for each in there if os.geteuid() or is_own(each)), None):
         return own
     if there:
         why = f"not started as root, because other users may change {there[0]}; move it to a folder of root"
@@ -60,7 +60,7 @@ def _is_executable(path: str) -> bool:
 
 
 @cache
-def _is_own(program: str) -> bool:
+def is_own(program: str) -> bool:
     try:
         files.trusted_folder(Path(program).parent)
         real = Path(program).resolve(strict=True)
@@ -95,7 +95,7 @@ def start(
             stderr=stderr,
             pass_fds=(*pass_fds, theirs),
             start_new_session=True,
-            env=_environment({**os.environ, **(variables or {})}),
+            env=safe_environment({**os.environ, **(variables or {})}),
         )
         _end_with_us(theirs, process.pid)
         RUNNING[process], ours = ours, -1
@@ -117,7 +117,7 @@ def _end_with_us(pipe: int, group: int) -> None:
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+def safe_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return `variables` without entries that search the working directory."""
     kept = {name: value for name, value in variables.items() if name not in _LEFT_OUT}
     for name in _SEARCHED:

@@ -64,8 +64,8 @@ def _ring_lines(pattern: str) -> tuple[float, list[Line]]:
     """Return the time of the oldest record, and the matching lines: few of tens of thousands match."""
     records = list(_ring())
     sieve = re.compile(pattern.encode())
-    oldest = next(filter(None, map(_line, records)), (0.0, ""))
-    lines = filter(None, (_line(each) for each in records if sieve.search(each)))
+    oldest = next(filter(None, map(ring_line, records)), (0.0, ""))
+    lines = filter(None, (ring_line(each) for each in records if sieve.search(each)))
     return oldest[0], [line for line in lines if re.search(pattern, line[1])]
 
 
@@ -84,7 +84,7 @@ def _ring() -> Iterator[bytes]:
         os.close(ring)
 
 
-def _line(record: bytes) -> Line | None:
+def ring_line(record: bytes) -> Line | None:
     """Parse ``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
     head, _, body = record.decode(errors="replace").partition(";")
     fields = head.split(",", 3)
@@ -178,7 +178,7 @@ class LiveHost:
         if kind == "run":
             said = run(rest, patience_s)
             if rest[:-3] == _RULES:
-                return _statements(said)
+                return statement_types(said)
             return _UNREAD.sub("", said) if rest == _EVERYTHING else said
         if kind == "nvml":
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
@@ -186,7 +186,7 @@ class LiveHost:
             return self._data(rest[0], rest[1], patience_s)
         if kind in ("ranks", "process"):
             return self._of_job(kind, rest, patience_s)
-        return within(patience_s, lambda: _answer_here(kind, rest), _spell_question(kind, rest))
+        return within(patience_s, lambda: _answer_here(kind, rest), spell_question(kind, rest))
 
     def _data(self, what: str, path: str, patience_s: float) -> str:
         from ncclprobe.host.path_child import PathChild  # imports that a doctor without --path does without
@@ -230,7 +230,7 @@ class LiveHost:
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
 
 
-def _statements(rules: str) -> str:
+def statement_types(rules: str) -> str:
     """Return only the statement types in nft's rules: addresses and comments belong to the site."""
     try:
         found = [item["rule"]["expr"] for item in json.loads(rules)["nftables"] if "rule" in item]
@@ -240,7 +240,7 @@ def _statements(rules: str) -> str:
     return json.dumps({"nftables": [{"rule": {"expr": each}} for each in kept]})
 
 
-def _spell_question(kind: str, rest: Sequence[str]) -> str:
+def spell_question(kind: str, rest: Sequence[str]) -> str:
     """Describe the question for a reader, without its patterns."""
     return _SPOKEN.get(kind) or " ".join((kind, *rest[:1]))
 
@@ -250,7 +250,7 @@ def _answer_here(kind: str, rest: Sequence[str]) -> str:
     for certain.
     """
     try:
-        answer = _SOURCES[kind](*rest)
+        answer = SOURCES[kind](*rest)
     except (FileNotFoundError, NotADirectoryError):
         if rest and (why := hidden(rest[0])):
             raise Failed(f"{kind} {rest[0]}: {why}") from None
@@ -546,7 +546,7 @@ _KERNEL_TREES = (
 """A kernel file tree, a path that always exists in it, and parts over which something may be mounted."""
 
 _SPOKEN = {"kernel_log": "the kernel's log", "ld_cache": "the cache of ld.so"}
-_SOURCES: dict[str, Callable[..., str]] = {
+SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
     "lines": _lines,
     "bytes": _bytes,

@@ -62,8 +62,8 @@ class NvmlChild:
         self._dead = TimedOut(f"{what}: interrupted")  # Ctrl-C: a late answer must not meet another question
         try:
             if not self._child.started:
-                _refuse_without_library()
-            answer = _understand(self._child.ask(json.dumps(request).encode(), patience_s))
+                refuse_without_library()
+            answer = decode_answer(self._child.ask(json.dumps(request).encode(), patience_s))
         except TimedOut:
             self._dead = TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s; the driver may be wedged")
         except Failed as error:
@@ -77,7 +77,7 @@ class NvmlChild:
         raise self._dead
 
 
-def _refuse_without_library() -> None:
+def refuse_without_library() -> None:
     """Raise Missing if NVML is not installed. Loading the library does not contact the driver.
 
     If the search would include the working directory, only the child looks for it, because it does not search there.
@@ -90,7 +90,7 @@ def _refuse_without_library() -> None:
         raise Missing(f"NVML ({_LIBRARY}): {why if 'No such file' in str(error) else error}") from None
 
 
-def _understand(said: bytes) -> dict[str, Any]:
+def decode_answer(said: bytes) -> dict[str, Any]:
     """Decode the answer. Raises Failed if it is malformed."""
     try:
         answer = json.loads(said)

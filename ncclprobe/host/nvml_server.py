@@ -24,7 +24,7 @@ requested from NVML at once.
 def serve() -> None:
     """Answer requests from standard input until it closes."""
     answers = _private_stdout()
-    library = _Library()
+    library = Library()
     asked = sys.stdin.buffer
     while len(head := asked.read(_LENGTH.size)) == _LENGTH.size:
         answer = json.dumps(library.answer(*json.loads(asked.read(*_LENGTH.unpack(head))))).encode()
@@ -39,7 +39,7 @@ def _private_stdout() -> BinaryIO:
     return answers
 
 
-class _Library:
+class Library:
     """nvidia-ml-py, initialised by the first question, with a handle for each GPU in use."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class _Library:
 
     def _attempt(self, work: Callable[[], Any], prefix: str = "") -> dict[str, Any]:
         try:
-            return {"said": _plain(work())}
+            return {"said": plain(work())}
         except (ImportError, AttributeError, TypeError, ctypes.ArgumentError) as error:  # absent, or another version
             return {"refused": "Missing", "why": f"nvidia-ml-py: {error}"}
         except ValueError as error:  # a name that is not UTF-8, say
@@ -132,15 +132,15 @@ def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _field_values(library: _Library, handle: Any, fields: str, scopes: str) -> list[Any]:
+def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> list[Any]:
     """Return all `fields` of all `scopes` (such as links) in one call: the first field of each scope, then
     the second.
     """
     wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
-    return library.each(lambda v: _field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
+    return library.each(lambda v: field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
 
 
-def _field_value(library: _Library, value: Any) -> int | float:
+def field_value(library: Library, value: Any) -> int | float:
     if value.nvmlReturn:
         raise library.nvml.NVMLError(value.nvmlReturn)
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # NVML_VALUE_TYPE_… 0 to 6
@@ -150,35 +150,35 @@ def _field_value(library: _Library, value: Any) -> int | float:
     return number
 
 
-def _p2p_status(library: _Library, handle: Any, peers: str, index: int) -> list[Any]:
+def _p2p_status(library: Library, handle: Any, peers: str, index: int) -> list[Any]:
     ask = library.nvml.nvmlDeviceGetP2PStatus
     return library.each(lambda peer: ask(handle, library.handle(peer), index), _numbers(peers))
 
 
-def _remote_pci(library: _Library, handle: Any, links: str) -> list[Any]:
+def _remote_pci(library: Library, handle: Any, links: str) -> list[Any]:
     """Return only the address of the other end; the rest of the structure repeats it."""
     ask = library.nvml.nvmlDeviceGetNvLinkRemotePciInfo
     return library.each(lambda link: ask(handle, link).busId, _numbers(links))
 
 
-def _processes(library: _Library, handle: Any) -> list[int | None]:
+def _processes(library: Library, handle: Any) -> list[int | None]:
     """Return only each process's memory: other users' processes are not exposed."""
     return [process.usedGpuMemory for process in library.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
 
 
-def _fabric_v(library: _Library, handle: Any) -> Any:
+def _fabric_v(library: Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlGpuFabricInfo_v2_t()
     library.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(structure))
     return structure
 
 
-def _fabric(library: _Library, handle: Any) -> Any:
+def _fabric(library: Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlGpuFabricInfo_t()
     library.nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(structure))
     return structure
 
 
-def _sram_errors(library: _Library, handle: Any) -> Any:
+def _sram_errors(library: Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlEccSramErrorStatus_v1_t()
     library.nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(structure))
     return structure
@@ -188,7 +188,7 @@ _SM, _NVLINK_BYTES, _ALL_LINKS = 1, "138,139", str(0xFFFFFFFF)
 """nvmlClockType_t; NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, whose scope UINT_MAX is the sum of links."""
 
 
-def _gpus_of(library: _Library, pids: str) -> list[dict[str, Any]]:
+def _gpus_of(library: Library, pids: str) -> list[dict[str, Any]]:
     """Return each GPU's activity, and which of `pids` compute on it; other processes are not exposed."""
     nvml, ours = library.nvml, {*_numbers(pids)}
     wanted: dict[str, Callable[[Any], Any]] = {
@@ -207,7 +207,7 @@ def _gpus_of(library: _Library, pids: str) -> list[dict[str, Any]]:
     ]
 
 
-def _ask_gpu(library: _Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
+def _ask_gpu(library: Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
     return library.each(lambda ask: ask(library.handle(index)), wanted)
 
 
@@ -227,12 +227,12 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Convert NVML's structures to objects, arrays to lists, bytes to text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list | tuple | ctypes.Array):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "_fields_"):
-        return {name: _plain(getattr(value, name)) for name, *_ in value._fields_}
+        return {name: plain(getattr(value, name)) for name, *_ in value._fields_}
     return value

@@ -30,7 +30,7 @@ _Files = Sequence[tuple[int, int]]
 """Open files, and the size of each."""
 
 
-class _Extent(Struct, frozen=True):
+class Extent(Struct, frozen=True):
     """Bytes of an open file."""
 
     fd: int
@@ -93,8 +93,8 @@ def _open_files(sized: Sequence[tuple[str, int]]) -> Iterator[_Files]:
 
 def _turn(files: _Files, total: int) -> dict[str, Any]:
     """Read from a random place until the turn's bytes or seconds are used up."""
-    extents = list(_stretch(files, random.randrange(total) // _PAGE * _PAGE, min(_TURN_BYTES, total)))
-    resident = _drop_pages(extents)
+    extents = list(stretch(files, random.randrange(total) // _PAGE * _PAGE, min(_TURN_BYTES, total)))
+    resident = drop_pages(extents)
     began, done = time.monotonic(), 0
     until = began + _TURN_S
     for each in extents:
@@ -107,7 +107,7 @@ def _turn(files: _Files, total: int) -> dict[str, Any]:
     return {"nbytes": done, "seconds": max(time.monotonic() - began, 1e-9), "resident": resident}
 
 
-def _stretch(files: _Files, start: int, amount: int) -> Iterator[_Extent]:
+def stretch(files: _Files, start: int, amount: int) -> Iterator[Extent]:
     """Yield extents of `amount` bytes from `start` in the concatenation of all files, which wraps around."""
     number = 0
     while start >= files[number][1]:
@@ -116,11 +116,11 @@ def _stretch(files: _Files, start: int, amount: int) -> Iterator[_Extent]:
     while amount > 0:
         fd, size = files[number % len(files)]
         length = min(amount, size - start)
-        yield _Extent(fd, start, length)
+        yield Extent(fd, start, length)
         amount, start, number = amount - length, 0, number + 1
 
 
-def _drop_pages(extents: Sequence[_Extent]) -> float | None:
+def drop_pages(extents: Sequence[Extent]) -> float | None:
     """Ask the kernel to drop the pages of `extents`; return the share that stayed, None if unknown."""
     for fd in {each.fd for each in extents}:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -130,7 +130,7 @@ def _drop_pages(extents: Sequence[_Extent]) -> float | None:
     return sum(held for held, _ in known) / pages if pages and len(known) == len(stayed) else None
 
 
-def _resident_pages(extent: _Extent) -> tuple[int, int] | None:
+def _resident_pages(extent: Extent) -> tuple[int, int] | None:
     """Return how many pages of the extent are in memory, and how many it has; None: unknown."""
     start = extent.start // _PAGE * _PAGE
     length = extent.start + extent.length - start

@@ -35,8 +35,8 @@ _INTERPRETER = re.compile(r"python|pt_main_thread|torchrun|pt_elastic")
 _OF_LIBRARIES = re.compile(r"pt_(workers|tcpstore|gloo|nccl|comm)|gloo|NCCL|cuda", re.IGNORECASE)
 """Threads that wait for requests, peers or a GPU, and wake up whether or not the program is active."""
 _AGENTS = ("torch.distributed.run", "torch.distributed.launch")
-_AGENT_OPTIONS = ("nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port", "rdzv_backend")
-_FLAGS = ("standalone", "no_python", "m", "module", "run_path")
+AGENT_OPTIONS = ("nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port", "rdzv_backend")
+FLAGS = ("standalone", "no_python", "m", "module", "run_path")
 _EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
 _PROCESSOR = 36
 """The processor that a thread last ran on: its index in the fields of proc_pid_stat(5), counted from the state."""
@@ -98,7 +98,7 @@ def ranks_here(root: int, names: Collection[str], recordable: Collection[str]) -
     """
     seen = {pid: stat for pid in _pids() if (stat := stat_or_none(f"/proc/{pid}"))}
     parents = {pid: int(stat[1]) for pid, stat in seen.items()}
-    beneath = _beneath(root, parents) if root > 0 else set()
+    beneath = tree_of(root, parents) if root > 0 else set()
     if root < 0:
         beneath = {pid for pid, stat in seen.items() if _INTERPRETER.search(stat[-1])}
     found, hidden, late = [], 0, []
@@ -138,11 +138,11 @@ def _candidate(pid: int, stat: list[str], parent: int, variables: dict[str, str]
         "name": stat[-1],
         "state": stat[0],
         "user": (user := os.stat(path).st_uid),  # noqa: PTH116
-        "owner": _owner(user),
+        "owner": owner(user),
         "program": program(_words_or_none(pid)),
         "library": library,
         "python": bool(_INTERPRETER.search(stat[-1])),
-        "age_s": _age_s(int(stat[19])),
+        "age_s": age_s(int(stat[19])),
         "variables": variables,
     }
 
@@ -155,7 +155,7 @@ def _words_or_none(pid: int) -> list[str]:
         return []
 
 
-def _owner(user: int) -> str:
+def owner(user: int) -> str:
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:  # as in a container
@@ -183,8 +183,8 @@ def agent_options(words: list[str]) -> dict[str, str] | None:
             break
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
-        value = value if equals or name in _FLAGS else next(rest, "")
-        if name in _AGENT_OPTIONS:
+        value = value if equals or name in FLAGS else next(rest, "")
+        if name in AGENT_OPTIONS:
             found[name] = recorded(name.upper(), value)
     return found
 
@@ -193,7 +193,7 @@ def _pids() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
 
 
-def _beneath(root: int, parents: dict[int, int]) -> set[int]:
+def tree_of(root: int, parents: dict[int, int]) -> set[int]:
     """Return `root` and all its descendants."""
     found, more = set(), {root} & parents.keys()
     while more:
@@ -220,30 +220,30 @@ def state_of_process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
     stat = stat_or_none(path)
     if stat is None or int(stat[19]) != start:
         raise Missing(f"process {pid}: it has ended{' and its number is of another' if stat else ''}")
-    status = _numbers(f"{path}/status")
+    status = numbers(f"{path}/status")
     return {
         "time_s": time.time(),
-        **_state(path, stat),
+        **activity(path, stat),
         "switches": status.get("voluntary_ctxt_switches", 0),
         "tracer": status.get("TracerPid", 0),
-        "still_s": _still_s(path, stat, look),
-        "age_s": _age_s(start),
+        "still_s": still_s(path, stat, look),
+        "age_s": age_s(start),
         "swapped_bytes": status.get("VmSwap", 0) << 10,
-        "children": list(_children(path, tids := _threads(path))),
-        "others_ran_s": sum(_ran_s(f"{path}/task/{tid}") for tid in tids if tid != str(pid)),
+        "children": list(children(path, tids := threads(path))),
+        "others_ran_s": sum(ran_s(f"{path}/task/{tid}") for tid in tids if tid != str(pid)),
         **group_state(text_or_empty(f"{path}/cgroup"), look),
     }
 
 
-def _ran_s(path: str) -> float:
+def ran_s(path: str) -> float:
     """Return the CPU time of a thread of the program; 0 for threads of torch, NCCL or CUDA."""
     own = _OF_LIBRARIES.match(text_or_empty(f"{path}/comm"))
     return 0.0 if own else int((text_or_empty(f"{path}/schedstat").split() or ["0"])[0]) / 1e9
 
 
-def _state(path: str, stat: list[str]) -> dict[str, Any]:
+def activity(path: str, stat: list[str]) -> dict[str, Any]:
     """Return a process's activity, what it waits for, and its counters."""
-    written = _numbers(f"{path}/io")
+    written = numbers(f"{path}/io")
     ran_ns, queued_ns, *_ = *text_or_empty(f"{path}/schedstat").split(), 0, 0
     return {
         "state": stat[0],
@@ -258,7 +258,7 @@ def _state(path: str, stat: list[str]) -> dict[str, Any]:
     }
 
 
-def _still_s(path: str, stat: list[str], look: int) -> float | None:
+def still_s(path: str, stat: list[str], look: int) -> float | None:
     """Return the time since a process's first thread last ran (CONFIG_SCHED_DEBUG); None: unknown."""
     ran = _EXEC_START.search(text_or_empty(f"{path}/sched"))
     behind_s = (
@@ -289,18 +289,18 @@ def _scheduler_lag_s(processor: int, look: int) -> float | None:
     return None
 
 
-def _age_s(start: int) -> float:
+def age_s(start: int) -> float:
     return round(max(time.clock_gettime(time.CLOCK_BOOTTIME) - start / USER_HZ, 0.0), 2)
 
 
-def _threads(path: str) -> list[str]:
+def threads(path: str) -> list[str]:
     try:
         return sorted(os.listdir(f"{path}/task"), key=int)[: bounds.JOB_THREADS]  # noqa: PTH208
     except OSError:
         return []
 
 
-def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
+def children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
     """Yield the descendants of a process: workers of a data loader, compilers."""
     waiting = [pid for tid in tids for pid in text_or_empty(f"{path}/task/{tid}/children").split()]
     for count, pid in enumerate(waiting):  # grows as it goes
@@ -309,7 +309,7 @@ def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
         if stat is None or count >= bounds.JOB_CHILDREN:
             continue
         waiting += text_or_empty(f"{own}/task/{pid}/children").split()
-        yield {"pid": int(pid), "name": stat[-1], **_state(own, stat)}
+        yield {"pid": int(pid), "name": stat[-1], **activity(own, stat)}
 
 
 def _pipes(path: str) -> set[str]:
@@ -331,11 +331,11 @@ def group_state(text: str, look: int) -> dict[str, Any]:
     for names, own in groups.items():
         part = _CGROUPS / names if names else _CGROUPS
         folder = f"{part}{own}" if Path(f"{part}{own}").is_dir() else str(part)
-        if stat := _numbers(f"{folder}/cpu.stat"):
+        if stat := numbers(f"{folder}/cpu.stat"):
             found["held_s"] = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
-        if _numbers(f"{folder}/cgroup.events").get("frozen") or text_or_empty(f"{folder}/freezer.state") == "FROZEN\n":
+        if numbers(f"{folder}/cgroup.events").get("frozen") or text_or_empty(f"{folder}/freezer.state") == "FROZEN\n":
             found["frozen"] = True
-        if events := _numbers(f"{folder}/memory.events") or _numbers(f"{folder}/memory.oom_control"):
+        if events := numbers(f"{folder}/memory.events") or numbers(f"{folder}/memory.oom_control"):
             found["oom_kills"] = events.get("oom_kill", 0)
         if stalled := _STALLED.search(text_or_empty(f"{folder}/memory.pressure")):
             found["memory_s"] = int(stalled[1]) / 1e6
@@ -352,7 +352,7 @@ def stat_or_none(path: str) -> list[str] | None:
     return [*fields, head.partition("(")[2]] if len(fields) > 20 else None
 
 
-def _numbers(path: str) -> dict[str, int]:
+def numbers(path: str) -> dict[str, int]:
     """Parse lines of ``name: number`` or ``name number``; empty if the file cannot be read."""
     found = {}
     for line in text_or_empty(path).splitlines():

@@ -46,7 +46,7 @@ def stacks(pid: str) -> str:
             "thread_name": each.get("thread_name"),
             "frames": _add_polled(pid, [kept_frame(frame) for frame in each["frames"]]),
         }
-        for each in json.loads(_dump(pid))
+        for each in json.loads(dump(pid))
     ]
     return json.dumps(threads)
 
@@ -87,7 +87,7 @@ def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "signal", given[0]
 
 
-def _dump(pid: str) -> str:
+def dump(pid: str) -> str:
     if not (program := installed()):
         raise Missing("py-spy is not installed; run `pip install py-spy`")
     asked = [program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid]
@@ -99,7 +99,7 @@ def numbers(pid: str) -> str:
 
     The outermost function with such a variable counts. torch.multiprocessing.spawn calls the number ``i``.
     """
-    threads = json.loads(_dump(pid))
+    threads = json.loads(dump(pid))
     known: dict[str, int] = {}
     for frame in reversed(next((each["frames"] for each in threads if each["os_thread_id"] == int(pid)), ())):
         of_spawn = frame["name"] == "_wrap" and frame["filename"].endswith("/torch/multiprocessing/spawn.py")

@@ -42,7 +42,7 @@ _MOST_LINE = 1024
 _ADDRESS = re.compile(r"\[?([^\[\]]*?)\]?:([0-9]{1,5})")
 _RAS_S, _RAS_BYTES, _TRIES, _LAST_PORT = 3.0, 64 << 20, 4, 65535
 _THREAD = "pt_workerserver"
-_ACCEPT = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}
+ACCEPT_CALLS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}
 _WORKER_S, _WORKER_BYTES = 1.0, bounds.ANSWER_BYTES
 
 
@@ -53,7 +53,7 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
         raise Missing(f"{address!a} is not an address: NCCL_RAS_ADDR is HOST:PORT")
     port = int(found[2])
     _check_network(pids)
-    listening = {inode: _address_to_call(family, message) for family, inode, message in sockets([LISTENING], port)}
+    listening = {inode: address_to_call(family, message) for family, inode, message in sockets([LISTENING], port)}
     if not listening:
         raise Missing(f"no process listens on port {port}: NCCL before 2.24 has no RAS, NCCL_RAS_ENABLE=0 turns it off")
     inode = _own(listening, pids)
@@ -129,7 +129,7 @@ def _read_to_end(connection: socket.socket, most: int, deadline: float) -> bytes
     return bytes(found)
 
 
-def _address_to_call(family: int, message: memoryview) -> tuple[str, int]:
+def address_to_call(family: int, message: memoryview) -> tuple[str, int]:
     """Return the address for connecting to a listening socket: its own, as another socket may share the port."""
     host = socket.inet_ntop(family, bytes(message[8 : 12 if family == socket.AF_INET else 24]))
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), struct.unpack_from("!H", message, 4)[0]
@@ -167,7 +167,7 @@ def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
     same_network(process)
     for thread in threads:
         words = text_or_empty(f"{thread}/syscall").split()
-        if words and words[0] in _ACCEPT.get(os.uname().machine, ()):
+        if words and words[0] in ACCEPT_CALLS.get(os.uname().machine, ()):
             inode = (process / "fd" / str(int(words[1], 16))).readlink().name.removeprefix("socket:[").rstrip("]")
             if address := _listening(process / "net", inode):
                 return address
@@ -201,7 +201,7 @@ def _listening(net: Path, inode: str) -> tuple[int, tuple[str, int] | str] | Non
     """Return the local address of the listening socket with this inode (sock_diag(7), proc_net(5))."""
     for kind, own, message in sockets([LISTENING]):
         if str(own) == inode:
-            return kind, _address_to_call(kind, message)
+            return kind, address_to_call(kind, message)
     for line in (net / "unix").read_text().splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) > 7 and words[6] == inode:
@@ -221,7 +221,7 @@ def ask_dump(pid: str, rank: str) -> str:
     own = environment(int(pid))
     if not own.get(PIPE):
         raise Missing(f"process {pid}: {PIPE} is not set")
-    files = [*_dumps(own, rank)]
+    files = [*dump_files(own, rank)]
     before, said = {path: _written(pid, path) for path in files}, _used_s(pid)
     _write(pid, f"{own[PIPE]}{rank}.pipe")
     end = time.monotonic() + _ANSWER_S
@@ -256,14 +256,14 @@ def left_dump(pid: str, rank: str) -> str:
     """Return the path of flight records that process `pid` wrote by itself. Raises Missing if there are none."""
     up_s = float(Path("/proc/uptime").read_text().split()[0])
     began_s = time.time() - up_s + int((stat_or_none(f"/proc/{pid}") or ["0"] * 20)[19]) / USER_HZ
-    for path in _dumps(environment(int(pid)), rank):
+    for path in dump_files(environment(int(pid)), rank):
         found = _written(pid, path)
         if found and found[0] / 1e9 >= began_s:
             return path
     raise Missing(f"process {pid}: it has written no flight records")
 
 
-def _dumps(own: Mapping[str, str], rank: str) -> Iterator[str]:
+def dump_files(own: Mapping[str, str], rank: str) -> Iterator[str]:
     """Yield the files that torch may write: the configured one, or the default of its releases."""
     if named := next((own[name] for name in _FILES if own.get(name)), ""):
         yield f"{named}{rank}"

@@ -29,7 +29,7 @@ _PATH_BYTES, _PAGE = 4096, 4096
 _MOST_PIDS = 1 << 22
 _OLD_SLEEPS = (35, 101)
 """nanosleep(2). C and C++ sleep for a duration by CLOCK_REALTIME, Python until a time of CLOCK_MONOTONIC."""
-_SYSCALLS = {
+SYSCALLS = {
     "x86_64": {
         **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
         **{35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg"},
@@ -52,7 +52,7 @@ def waits(path: str) -> dict[str, Any]:
     words = text_or_empty(f"{path}/syscall").split()
     if not words or not words[0].isdecimal():
         return {"call": words[0] if words else ""}
-    call = _SYSCALLS.get(os.uname().machine, {}).get(int(words[0]), f"system call {words[0]}")
+    call = SYSCALLS.get(os.uname().machine, {}).get(int(words[0]), f"system call {words[0]}")
     if call in _OF_CHILD:
         pid = int(words[_OF_CHILD[call]], 16)
         return {"call": call, "awaits": pid if pid < _MOST_PIDS else 0}  # above: -1, which is any
@@ -128,7 +128,7 @@ def _users(pid: str, file: str) -> list[int]:
     for other in os.listdir("/proc") if file.startswith("/") else ():  # noqa: PTH208
         if other.isdecimal() and other != pid and file in _opened(f"/proc/{other}/fd"):
             call = (text_or_empty(f"/proc/{other}/syscall").split() or [""])[0]
-            if not call.isdecimal() or _SYSCALLS.get(os.uname().machine, {}).get(int(call)) not in _LOCKS:
+            if not call.isdecimal() or SYSCALLS.get(os.uname().machine, {}).get(int(call)) not in _LOCKS:
                 found.append(int(other))
     return found
 

@@ -285,11 +285,11 @@ def run(
     device = torch.device(plan.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    room, fullest = _least_room(plan, exchange, free_bytes(device, host))
-    fits = tuple(nbytes for nbytes in plan.sizes if 2 * _footprint(plan, nbytes) <= room)
-    yield from _skipped_for_memory(plan, fits, room, fullest)
+    room, fullest = least_room(plan, exchange, free_bytes(device, host))
+    fits = tuple(nbytes for nbytes in plan.sizes if 2 * buffer_bytes(plan, nbytes) <= room)
+    yield from skipped_for_memory(plan, fits, room, fullest)
     plan = replace(plan, sizes=fits)
-    need = max(_footprint(plan, nbytes) for nbytes in fits)
+    need = max(buffer_bytes(plan, nbytes) for nbytes in fits)
     with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
         buffers = allocate(need, getattr(torch, plan.dtype), device)
     context = SweepContext(plan, exchange, set_phase, clock or clock_of(device), buffers, reach)
@@ -298,7 +298,7 @@ def run(
         yield from _sweep(context, OPS[name], probes[name])
 
 
-def _least_room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, int]:
+def least_room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, int]:
     """Return the bytes available on the fullest rank, and that rank. Ranks of a host share its memory, but no GPU."""
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     rooms = exchange.collect(sys.maxsize if free is None else free // sharing)
@@ -306,18 +306,18 @@ def _least_room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, 
     return int(room), int(rank)
 
 
-def _footprint(plan: Plan, nbytes: int) -> int:
+def buffer_bytes(plan: Plan, nbytes: int) -> int:
     """Return the bytes of each of the two buffers for messages of up to `nbytes`."""
     shapes = [OPS[name].shape(nbytes, plan.ranks, DTYPES[plan.dtype]) for name in plan.ops]
     return footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes), plan.footprint_bytes)
 
 
-def _skipped_for_memory(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
+def skipped_for_memory(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
     """Yield the rows that do not fit into the `room` bytes of `rank`. Raises UsageError if nothing fits."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
     but, end = (" without what NCCL itself needs", _HOLDERS) if plan.backend == "nccl" else ("", "")
     whys = {
-        nbytes: f"two buffers need {units.size(2 * _footprint(plan, nbytes))} per rank and rank {rank} has only "
+        nbytes: f"two buffers need {units.size(2 * buffer_bytes(plan, nbytes))} per rank and rank {rank} has only "
         f"{units.size(room)} free{but}"
         for nbytes in left_out
     }
@@ -397,15 +397,15 @@ def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) 
     while nbytes <= asked[-1]:
         with context.phase(f"{op.name} {units.size(nbytes)} warm-up"):
             shape = op.shape(nbytes, context.plan.ranks, DTYPES[context.plan.dtype])
-            call_s = _warm_up_size(context, probe.run(context.views(shape, op.places[0])[0]))
+            call_s = warm_up_size(context, probe.run(context.views(shape, op.places[0])[0]))
         larger = [each for each in asked if each > nbytes]
-        if larger and (late := _too_long(context, f"{op.name} {units.size(nbytes)}", nbytes, larger, call_s)):
+        if larger and (late := too_long(context, f"{op.name} {units.size(nbytes)}", nbytes, larger, call_s)):
             return late
         nbytes *= 2
     return {}
 
 
-def _warm_up_size(context: SweepContext, call: Call) -> float:
+def warm_up_size(context: SweepContext, call: Call) -> float:
     """Make the warm-up calls; return the seconds of the last one if times are predicted, else 0."""
     clock, plan = context.clock, context.plan
     predicts = plan.target is not None and plan.longest_s is not None and plan.warmup > 0
@@ -420,7 +420,7 @@ def _warm_up_size(context: SweepContext, call: Call) -> float:
     return clock.now() - started
 
 
-def _too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[int], call_s: float) -> dict[int, float]:
+def too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[int], call_s: float) -> dict[int, float]:
     """Return the `larger` sizes whose rows would take too long, if the next class would; the same on all ranks."""
     plan = context.plan
     if plan.target is None or plan.longest_s is None or nbytes < _PREDICTS:

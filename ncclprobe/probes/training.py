@@ -151,7 +151,7 @@ def _waited(work: Any) -> Waitable:
     return work.wait  # type: ignore[no-any-return]
 
 
-_ISSUE: Mapping[str, Issue] = {
+ISSUE: Mapping[str, Issue] = {
     "all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter
 }  # fmt: skip
 
@@ -251,7 +251,7 @@ def views_of(
 def _time_alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
     """Return the seconds of one call while nothing else runs."""
     name = f"{key[0]} {units.size(key[1])} alone"
-    return median([bench.slowest_of(name, lambda: _ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
+    return median([bench.slowest_of(name, lambda: ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
 
 
 def play_step(
@@ -267,7 +267,7 @@ def play_step(
         if isinstance(item, Compute):
             work.do(item.share * chunks)
             continue
-        wait = _ISSUE[item.op](views[item.op, item.nbytes])
+        wait = ISSUE[item.op](views[item.op, item.nbytes])
         if overlap:
             pending.append((training.needed_at(items, place), wait))
         else:
@@ -299,7 +299,7 @@ _SIDE = 8
 """Maximum calls of the fastest kind per call of the slowest: all kinds should end at about the same time."""
 
 
-class _Group(Struct, frozen=True):
+class Group(Struct, frozen=True):
     """This rank's part in one kind of group: its members, in order, and the call."""
 
     kind: Axis
@@ -318,18 +318,16 @@ def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[Grou
     if grid.ranks < 2:
         raise UsageError("--groups: no group has two ranks, so nothing would be sent")
     made = [_open_group(bench, grid, kind) for kind in AXES if grid.along(kind) > 1]
-    alone = {each.kind: _time_one_kind(bench, each) for each in made}
-    together = _time_together(bench, made, alone) if len(made) > 1 else {}
+    alone = {each.kind: time_one_kind(bench, each) for each in made}
+    together = time_together(bench, made, alone) if len(made) > 1 else {}
     for each in made:
         bench.set_phase(f"{each.kind} groups gather")
         by_rank = bench.exchange.collect([alone[each.kind], together.get(each.kind)])
         if by_rank is not None:
-            yield _group_row(
-                grid, each, hosts, [own for own, _ in by_rank], [shared for _, shared in by_rank if shared]
-            )
+            yield group_row(grid, each, hosts, [own for own, _ in by_rank], [shared for _, shared in by_rank if shared])
 
 
-def _open_group(bench: Bench, grid: Grid, kind: Axis) -> _Group:
+def _open_group(bench: Bench, grid: Grid, kind: Axis) -> Group:
     """Open this rank's group of `kind`, and bind the call."""
     plan = bench.plan
     members = next(group for group in grid.groups(kind) if plan.rank in group)
@@ -348,10 +346,10 @@ def _open_group(bench: Bench, grid: Grid, kind: Axis) -> _Group:
     send, recv = next(buffers.views(shape, place, group_rank, 1))
     view = BufferView(send, recv, group_rank, len(members), dist.ReduceOp.SUM, group)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
-    return _Group(kind, members, shape, probes[op.name].run(view))
+    return Group(kind, members, shape, probes[op.name].run(view))
 
 
-def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
+def time_one_kind(bench: Bench, group: Group) -> list[float]:
     """Return seconds per call of each batch while no other kind is active; the slowest rank sets the
     number of calls.
     """
@@ -366,15 +364,15 @@ def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
     return [bench.batch(name, group.call, calls) for name in names]
 
 
-def _time_together(
-    bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Sequence[float]]
+def time_together(
+    bench: Bench, groups: Sequence[Group], alone: Mapping[Axis, Sequence[float]]
 ) -> dict[Axis, list[float]]:
     """Return seconds per call of each batch, by kind, while all kinds are active."""
     # How many calls of each kind take the same time, so that none runs alone at the end:
     slowest_s = [bench.slowest(median(alone[group.kind])) for group in groups]
     rounds = max(1, round(_BATCH_S / max(slowest_s)))
     counts = [rounds * max(1, min(_SIDE, round(max(slowest_s) / each))) for each in slowest_s]
-    run_calls = _run_on_streams if bench.plan.device.startswith("cuda") else _run_in_threads
+    run_calls = run_on_streams if bench.plan.device.startswith("cuda") else _run_in_threads
     found: dict[Axis, list[float]] = {group.kind: [] for group in groups}
     for number in range(BATCHES):
         with bench.phase(f"all groups at once, batch {number + 1}"):
@@ -384,10 +382,10 @@ def _time_together(
     return found
 
 
-def _run_in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
+def _run_in_threads(groups: Sequence[Group], counts: Sequence[int]) -> list[float]:
     """Run one thread per kind in host memory: gloo's calls return when they are complete."""
 
-    def run_calls(group: _Group, count: int) -> float:
+    def run_calls(group: Group, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             group.call()
@@ -397,7 +395,7 @@ def _run_in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[flo
         return list(pool.map(run_calls, groups, counts))
 
 
-def _run_on_streams(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
+def run_on_streams(groups: Sequence[Group], counts: Sequence[int]) -> list[float]:
     """Run one CUDA stream per kind; one thread launches calls in turn, in the same order on every rank."""
     streams = [torch.cuda.Stream() for _ in groups]
     first, last = ([torch.cuda.Event(enable_timing=True) for _ in groups] for _ in range(2))
@@ -414,8 +412,8 @@ def _run_on_streams(groups: Sequence[_Group], counts: Sequence[int]) -> list[flo
     return [begin.elapsed_time(end) / 1e3 for begin, end in zip(first, last, strict=True)]
 
 
-def _group_row(
-    grid: Grid, group: _Group, hosts: Sequence[str], alone: Sequence[Sequence[float]], shared: Sequence[Sequence[float]]
+def group_row(
+    grid: Grid, group: Group, hosts: Sequence[str], alone: Sequence[Sequence[float]], shared: Sequence[Sequence[float]]
 ) -> GroupRow:
     """Reduce one kind over all its groups: mean over a group's ranks, median over batches."""
     kind, op = group.kind, OPS[OPERATION[group.kind]]

@@ -76,12 +76,12 @@ def _waiting(syscall: str, machine: str = "x86_64", locks: str = "", *users: int
 def _still(sched: str, fields: int = 40, lag: float | None = 2.5) -> object:
     time = SimpleNamespace(monotonic=lambda: 100.0)
     with _shown({"sched": sched}, processes___scheduler_lag_s=lambda cpu, look: lag, processes__time=time) as path:
-        return processes._still_s(path, _STAT[:fields], 0)
+        return processes.still_s(path, _STAT[:fields], 0)
 
 
 def _age(start: int) -> float:
     with mock.patch("time.clock_gettime", return_value=1000.0):
-        return processes._age_s(start)
+        return processes.age_s(start)
 
 
 def _group(lines: str, files: Files) -> object:
@@ -116,14 +116,14 @@ def _frame(file: str, values: Mapping[str, str | None] | None, arguments: int = 
 
 def _numbered(*frames: Any) -> object:
     said = [{"os_thread_id": 8, "frames": []}, {"os_thread_id": 7, "frames": frames}]
-    with mock.patch.object(py_spy, "_dump", return_value=json.dumps(said)):
+    with mock.patch.object(py_spy, "dump", return_value=json.dumps(said)):
         return py_spy.numbers("7")
 
 
 def _stacks(asked: tuple[str, str, int] | None, *frames: Any) -> object:
     said = [{"os_thread_id": 7, "thread_name": "MainThread", "frames": frames}, {"os_thread_id": 8, "frames": []}]
     with (
-        mock.patch.object(py_spy, "_dump", return_value=json.dumps(said)),
+        mock.patch.object(py_spy, "dump", return_value=json.dumps(said)),
         mock.patch.object(py_spy.polls, "asked", side_effect=lambda pid, own: asked and (*asked[:2], len(own))),
     ):
         return json.loads(py_spy.stacks("7"))
@@ -136,7 +136,7 @@ def _dumped(program: str, *said: str) -> object:
         installed=lambda: program or None,
         run=lambda argv, patience_s: (answer := next(answers)) and f"{argv} {patience_s} {answer}",
     ):
-        return _refused(py_spy._dump, "7")
+        return _refused(py_spy.dump, "7")
 
 
 def _refused(work: Callable[..., object], *given: Any) -> object:
@@ -152,7 +152,7 @@ def _conf(line: str) -> str:
 
 def _called(host: str, family: socket.AddressFamily) -> object:
     message = bytes(4) + struct.pack("!2H", 29500, 1) + socket.inet_pton(family, host).ljust(64, b"\7")
-    return rank_servers._address_to_call(family, memoryview(message))
+    return rank_servers.address_to_call(family, memoryview(message))
 
 
 def _delegated(target: str, *question: str) -> object:
@@ -161,9 +161,9 @@ def _delegated(target: str, *question: str) -> object:
 
 
 def _resident(*pages: tuple[int, int] | None) -> object:
-    extents = [path_rate._Extent(3, 0, number) for number, _ in enumerate(pages)]
+    extents = [path_rate.Extent(3, 0, number) for number, _ in enumerate(pages)]
     with mock.patch("os.posix_fadvise"), mock.patch.object(path_rate, "_resident_pages", side_effect=pages):
-        return path_rate._drop_pages(extents)
+        return path_rate.drop_pages(extents)
 
 
 def _of_port(most: int, *pids: str) -> object:
@@ -182,14 +182,14 @@ def _of_port(most: int, *pids: str) -> object:
 
 def _no_library(why: str) -> object:
     with mock.patch("ctypes.CDLL", side_effect=OSError(why)), mock.patch.dict("os.environ", clear=True):
-        return _refused(nvml_child._refuse_without_library)
+        return _refused(nvml_child.refuse_without_library)
 
 
 def _field(kind: int, said: int = 0) -> object:
     values = SimpleNamespace(dVal=0.5, uiVal=1, ulVal=2, ullVal=3, sllVal=-4, siVal=-5, usVal=6)
     value = SimpleNamespace(nvmlReturn=said, valueType=kind, value=values)
-    library = nvml_server._Library()
-    return library._attempt(lambda: nvml_server._field_value(library, value))
+    library = nvml_server.Library()
+    return library._attempt(lambda: nvml_server.field_value(library, value))
 
 
 def _descend(most: int) -> object:
@@ -197,9 +197,9 @@ def _descend(most: int) -> object:
     with _shown(
         {}, processes__text_or_empty=lambda path: children.get(path, ""), processes__bounds__JOB_CHILDREN=most,
         processes__stat_or_none=lambda own: None if own.endswith("61") else [*_STAT, own],
-        processes___state=lambda own, stat: {},
+        processes__activity=lambda own, stat: {},
     ):  # fmt: skip
-        return list(processes._children("/x", ["1", "2"]))
+        return list(processes.children("/x", ["1", "2"]))
 
 
 def _ran(script: str) -> str:
@@ -231,7 +231,7 @@ _RAN = {"schedstat": "1500000000 1 1"}
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     """Return functions with their arguments, by name."""
     return {
-        "names of system calls": (lambda machine: sorted(waits._SYSCALLS[machine].items()), [
+        "names of system calls": (lambda machine: sorted(waits.SYSCALLS[machine].items()), [
             ("x86_64",), ("aarch64",)]),
         "what a process waits for": (_waiting, [(syscall,) for syscall in ("", "running", "-1 0x0 0x0", "0 0x5 0x0",
             "0 0x0 0x1", "1 0x6", "7 0x100 0x3 0x0", "7 0x100 0x1", "7 0x110 1", "7 0x100 0x0", "7 0x108 0x40",
@@ -249,17 +249,17 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x", "1: -> F A 1\n1: F A W 9", "2: F A W 9 1\n2: F A W 8",
             "1: -> F A W 1\n1: F A 9\n1: F A W 8 x\n1: F A W 7",
             "1: -> F A W 1\n2: F A W 9\n1: -> F A 6 2\n1: F A W 5"))]),
-        "counters of a process": (_of(lambda path: processes._state(path, _STAT)), [
+        "counters of a process": (_of(lambda path: processes.activity(path, _STAT)), [
             {"io": "rchar: 5\nwchar: 7\nread_bytes: 1000\n", "schedstat": "1500000000 2500000000 9\n",
              "wchan": "ep_poll", "fd/4": "->pipe:[9]", "fd/5": "->pipe:[10]", "fd/6": "->/x"},
             {"wchan": "0\n", "schedstat": "7"}]),
         "how long it stood": (_still, [("x : 1\nse.exec_start     :      5000.250000\n",),
             ("se.exec_start: 5000\n", 37), ("",), ("se.exec_start: 5000\n", 36), ("se.exec_start: 0.0\n",),
             ("se.exec_start: 200000\n",), ("se.exec_start: 5000\n", 40, None)]),
-        "what a thread ran": (_of(processes._ran_s), [*({"comm": comm, **_RAN} for comm in (
+        "what a thread ran": (_of(processes.ran_s), [*({"comm": comm, **_RAN} for comm in (
             "train", "pt_nccl_x", "NCCL Service 0", "cuda-x", "PT_GLOO_x", "xcuda", b"\xff")), {"comm": "train"}]),
-        "threads": (_of(processes._threads), [{"task/10/comm": "", "task/9/comm": ""}, {}]),
-        "numbers of a file": (_of(lambda path: processes._numbers(f"{path}/status")), [
+        "threads": (_of(processes.threads), [{"task/10/comm": "", "task/9/comm": ""}, {}]),
+        "numbers of a file": (_of(lambda path: processes.numbers(f"{path}/status")), [
             {"status": "Name:\tx\nTracerPid:\t7\nVmSwap:\t   12 kB\nodd\nlow 0\nno -1\n"}, {}]),
         "fields of a process": (_of(processes.stat_or_none), [
             *({"stat": f"77 (a) (b) {' '.join(_STAT[:count])}"} for count in (20, 21)), {}, {"stat": ""}]),
@@ -287,8 +287,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("python", "/v/bin/torchrun", "--rdzv-conf=a=b,c=d", "--rdzv_id", "7", "--nnodes"),
             ("python", "torchrun", "--rdzv-endpoint=u:p@h:1", "--max-restarts", "3", "--nproc-per-node=8", "x.py"),
             ("python", "torchrun", "--standalone=1", "--no-python", "--node_rank=3", "---nnodes=4", "-", "--nnodes=5"),
-            ("python", "torchrun", *(f"--{name}={name}" for name in (*processes._AGENT_OPTIONS, "rdzv_id", "x"))),
-            *(("python", "torchrun", f"--{name}", "--nnodes=2", "x") for name in (*processes._FLAGS, "max_restarts"))]),
+            ("python", "torchrun", *(f"--{name}={name}" for name in (*processes.AGENT_OPTIONS, "rdzv_id", "x"))),
+            *(("python", "torchrun", f"--{name}", "--nnodes=2", "x") for name in (*processes.FLAGS, "max_restarts"))]),
         "stacks of threads": (py_spy.kept_frame, [_frame(*each) for each in (
             ("/t.py", {"src": "1", "peer": "x", "rank": "7", "w": "<torch.distributed.distributed_c10d.Work at 0x1>"}),
             (f"{_TORCH}/c10d.py", {"key": "'a'", "port": "None", "w": "distributed_c10d.Work at", "rank": "<x>"}),
@@ -306,7 +306,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             FileNotFoundError(2, "no"), NotADirectoryError(20, "no"), PermissionError(13, "Permission denied"),
             PermissionError(1, "Operation not permitted"), PermissionError(), MemoryError(), ValueError("odd"),
             OSError(5, "Input/output error"), Missing("own")]),
-        "variables of a process": (command._environment, [
+        "variables of a process": (command.safe_environment, [
             {"PATH": "/a:b:./c::/d", "LD_LIBRARY_PATH": "/a;$ORIGIN/x:rel", "PYTHONINSPECT": "1", "X": "."},
             {"PATH": "", "LD_LIBRARY_PATH": "/a;/b"},
             {"PATH": ".:b", "PYTHONHOME": "x", "PYTHONPYCACHEPREFIX": "/a:"}]),
@@ -326,10 +326,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "NCCL_DEBUG=INFO=x", " NCCL_ALGO = Ring", "NCCL_NEW=7", "#NCCL_DEBUG=INFO", "# NCCL_DEBUG",
             "setenv NCCL_X 7", "OTHER=7", "OTHER 7",
             "export:NCCL_DEBUG:7", "OTHER: NCCL_ALGO", "\tNCCL_DEBUG=u:p@h\r", "NCCL_DEBUG", ""]),
-        "records of the ring": (lambda record: live._line(record.encode()), [
+        "records of the ring": (lambda record: live.ring_line(record.encode()), [
             "6,1,2500000,-;a;b\n c", "6,1,7,-,caller=T1,x;m", "6,1;m", "6,1,7;m", "6,1,x,-;m", "6,1,7",
             "6,1,7,-;a\\x0ab"]),
-        "rules of a firewall": (lambda said: _refused(live._statements, said), [
+        "rules of a firewall": (lambda said: _refused(live.statement_types, said), [
             '{"nftables": [{"rule": {"expr": [{"xt": 1, "match": 2}]}}, {"chain": {}}]}', "{}", "[]", "no",
             '{"nftables": 7}', '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', "[" * 99_999,
             '{"nftables": [7]}']),
@@ -346,18 +346,18 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "sockets at a port": (_of_port, [(9, "7"), (9, "9", "7"), (1, "7"), (9, "8", "7")]),
         "NVML that is not there": (_no_library, [("libnvidia-ml.so.1: No such file",), ("wrong ELF class",)]),
         "values of a field of NVML": (_field, [*((kind,) for kind in range(8)), (0, 3)]),
-        "structures of NVML": (nvml_server._plain, [b"a\xff", [1, [b"x", 2.5]], ((7, b"y"),), None]),
-        "answers of the child of NVML": (lambda said: _refused(nvml_child._understand, said), [
+        "structures of NVML": (nvml_server.plain, [b"a\xff", [1, [b"x", 2.5]], ((7, b"y"),), None]),
+        "answers of the child of NVML": (lambda said: _refused(nvml_child.decode_answer, said), [
             b'{"said": 1}', b'{"refused": "Missing"}', b"[1]", b"{}", b'{"refused": "Odd"}', b'{"refused": []}', b"x",
             b"[" * 99_999, b'["said"]']),
         "answers of the child of processes": (lambda asked: processes._answer(asked, ()), [
             {"do": "process", "of": ["x", "1"]}, {"do": "process", "of": ["999999999", "1", "2"]},
             {"do": "ranks", "of": []}, {"do": "ranks", "of": ["x", "y"]}]),
-        "owners": (processes._owner, [0, 4294967290]),
-        "system calls of a worker server": (rank_servers._ACCEPT.get, ["x86_64", "aarch64", "riscv64"]),
-        "questions in words": (live._spell_question, [
+        "owners": (processes.owner, [0, 4294967290]),
+        "system calls of a worker server": (rank_servers.ACCEPT_CALLS.get, ["x86_64", "aarch64", "riscv64"]),
+        "questions in words": (live.spell_question, [
             *((kind, rest) for kind in ("kernel_log", "ld_cache", "read") for rest in ((), ("/a", "b")))]),
-        "flight records": (lambda own: [*rank_servers._dumps(own, "3")], [
+        "flight records": (lambda own: [*rank_servers.dump_files(own, "3")], [
             {}, {"HOME": "/h"}, {"HOME": "", "XDG_CACHE_HOME": "/c"}, {"XDG_CACHE_HOME": "", "HOME": "/h"},
             {"TORCH_FR_DUMP_TEMP_FILE": "/f_"}, {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_", "HOME": "/h"},
             {"TORCH_FR_DUMP_TEMP_FILE": "/f_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_"},
@@ -374,9 +374,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "what py-spy says": (_dumped, [("", "x"), ("/p", "first", "second"), ("/p", "", "then"), ("/p", "", "")]),
         "files of captures": (files.named_after, ["n0", "a/b c#1.x-y", "é..", "n" * 101]),
         "children of a process": (_descend, [9, 2, 1, 0]),
-        "what is read of files": (lambda *asked: [(at.fd, at.start, at.length) for at in path_rate._stretch(*asked)], [
+        "what is read of files": (lambda *asked: [(at.fd, at.start, at.length) for at in path_rate.stretch(*asked)], [
             ([(3, 10), (4, 20)], start, amount) for start in (0, 5, 9, 10, 29) for amount in (1, 10, 30)]),
-        "descendants": (processes._beneath, [(1, {1: 0, 2: 1, 3: 2, 4: 0}), (9, {1: 0}), (1, {1: 1})]),
+        "descendants": (processes.tree_of, [(1, {1: 0, 2: 1, 3: 2, 4: 0}), (9, {1: 0}), (1, {1: 1})]),
         "connections of a process": (_connection, [
             (1,), (2,), (8,), (5,), (1, (2, _INFO)), (1, (1, b"x"), (2, _INFO[:60])), (1, (1, b"xyz" * 3))]),
     }  # fmt: skip

@@ -255,9 +255,9 @@ def _opened(path: str, kind: str, flavour: str, objects: Any, texts: Any = GONE)
     """Return what the constants of a plugin's file tell of it."""
     said = {
         ("elf_objects", path, "nccl"): objects,
-        **{("elf_texts", path, mark): texts for mark in plugins._MARKS.values()},
+        **{("elf_texts", path, mark): texts for mark in plugins.VERSION_MARKS.values()},
     }
-    found = plugins._add_constants(answers(said), Plugin(path, kind, flavour, reachable=True))
+    found = plugins.add_constants(answers(said), Plugin(path, kind, flavour, reachable=True))
     return found, found.told()
 
 
@@ -467,7 +467,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 
 def _placed(labels: Any, variables: Mapping[str, str | None], cloud: str = "", kvp: Any = GONE) -> object:
-    keys = "|".join(map(re.escape, placement._OF_LABELS))
+    keys = "|".join(map(re.escape, placement.LEVEL_OF_LABEL))
     said = {("lines", placement.LABELS, f"^({keys})="): labels, placement.QUESTION: of.EC2,
             ("kvp", placement.HYPERV, "PhysicalHostNameFullyQualified"): kvp}  # fmt: skip
     known = [Environment(variables), machine.Machine(Dmi(), cloud)]
@@ -613,7 +613,7 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         for flavour in ("ofi", "tcpx", "gib", "sharp") for texts in ([], ["aws-ofi-nccl 1.9.2-aws",
         "NET/GPUDirectTCPX ver. 3.1.8.", "Initializing gIB v1.0.5"], ["x", "aws-ofi-nccl git", "aws-ofi-nccl 1.7"],
         {"a": 1}, GONE))]),
-    "the plugin that is opened": (lambda path, reachable, variables: plugins._is_opened(
+    "the plugin that is opened": (lambda path, reachable, variables: plugins.is_opened(
         plugins._plugin(path, reachable), variables), [*((f"/p/{name}", reachable, {variable: value}) for name in (
         "libnccl-net.so", "libnccl-net-ofi.so", "libnccl-tuner-ofi.so", "libx.so") for reachable in (True, False)
         for variable, value in (("NCCL_NET_PLUGIN", "ofi"), ("NCCL_NET_PLUGIN", "x,ofi"), ("NCCL_TUNER_PLUGIN", "ofi"),
@@ -701,8 +701,8 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         ("s1.n1", "switch"), ("a.b.c", "switch.node"), ("b1.s2.n1", "block.switch.node"), ("", ""), (None, "a.node"),
         (".".join("abcdefghijk"), ".".join(["switch"] * 10 + ["node"])))), *((labels, {**POD, **own}) for own in ({},
         {placement.OWN: " hall 1 / /row 2"}, {placement.SLURM: "s1.n1", placement.SLURM_PATTERN: "switch.node"})
-        for labels in (GONE, *(f'{key}="x"' for key in placement._OF_LABELS),
-        "\n".join(f'{key}="{key[-3:]}"' for key in placement._OF_LABELS))), ('topology.kubernetes.io/zone="x"', {}),
+        for labels in (GONE, *(f'{key}="x"' for key in placement.LEVEL_OF_LABEL),
+        "\n".join(f'{key}="{key[-3:]}"' for key in placement.LEVEL_OF_LABEL))), ('topology.kubernetes.io/zone="x"', {}),
         (GONE, {}, "azure", ""), (GONE, {}, "azure", " \n"), (GONE, {}, "azure", "DUB\n"), (GONE, {}, "gcp", "DUB"),
         (GONE, POD, "azure", GONE), ('topology.kubernetes.io/zone="x"', POD, "aws")]),
     "GPUs of all ranks": (_of_ranks, [*(([("ab", one), ("ab", two), ("ab", three)],) for one, two, three in (

@@ -49,6 +49,6 @@ def test_all_threads_move_together_and_go_back_and_absent_processors_move_nothin
 def test_the_crew_copies_every_byte(nbytes: int, number: int) -> None:
     source = torch.arange(nbytes, dtype=torch.int64).to(torch.uint8)
     target = torch.zeros_like(source)
-    with copies._Crew(number, source, target) as crew:
+    with copies.Crew(number, source, target) as crew:
         crew.copy()
         assert torch.equal(source, target)

@@ -83,8 +83,8 @@ def test_a_host_greets_obeys_and_reports(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(there, "_line", lambda: msgspec.json.encode(order))
     monkeypatch.setattr(there, "select", SimpleNamespace(select=lambda *_: ([], [], [])))
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 4000 10.0.0.2 22")
-    read = there._read_captures
-    monkeypatch.setattr(there, "_read_captures", lambda folder: ({"a.jsonl": "x"}, 2))  # if they were asked for
+    read = there.read_captures
+    monkeypatch.setattr(there, "read_captures", lambda folder: ({"a.jsonl": "x"}, 2))  # if they were asked for
     assert there.main() == 0
     hello, outcome = out.buffer.getvalue().splitlines()  # type: ignore[attr-defined]
     greeted = msgspec.json.decode(hello.removeprefix(MARK), type=Hello)

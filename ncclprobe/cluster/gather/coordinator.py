@@ -71,7 +71,7 @@ async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> Exi
         local.add("gathering", replace(gathering, came=came, lost=troubles(coordinator.peers)))
         report = await _judged(part, local, coordinator, names, came, workers)
         shares = part.leaves(report)
-        words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
+        words = {key: leave_message(name, local.name, shares[name]) for key, name in names.items()}
         await coordinator.leave(words, time.monotonic() + PARTING_S)
     if part.keep:
         _write_captures(part.keep, [local.replay(), *replayed(coordinator.peers, names)])
@@ -235,14 +235,14 @@ def listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
     Other addresses are never called, because they may belong to a stranger; they are reported.
     """
     announced = parse_listeners(peer.hello.listeners)
-    own = _addresses_in(peer.capture) if announced else frozenset()
+    own = addresses_in(peer.capture) if announced else frozenset()
     for each in announced:
         if each.address.partition("%")[0] not in own:
             say(f"node {peer.hello.node_rank} listens at {each.address}, which its capture lacks: not contacted")
     return tuple(each for each in announced if each.address.partition("%")[0] in own)
 
 
-def _addresses_in(capture: Path) -> frozenset[str]:
+def addresses_in(capture: Path) -> frozenset[str]:
     """Return the interface addresses in a capture; parse nothing else, because nodes wait for their plan."""
     with contextlib.suppress(UsageError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         text = files.read(capture, limit=bounds.CAPTURE_BYTES)
@@ -315,7 +315,7 @@ def _write_captures(folder: Path, replays: Sequence[Replay]) -> None:
             say(f"--keep: {error}")
 
 
-def _leave_message(name: str, coordinator: str, share: Share) -> Leave:
+def leave_message(name: str, coordinator: str, share: Share) -> Leave:
     """Return a node's exit code, and the one line that it prints."""
     code, worst = share.exit_code, share.worst
     what = f"FAIL {worst[0]} {worst[1].subject}: {worst[1].message}" if worst else "not everything could be checked"

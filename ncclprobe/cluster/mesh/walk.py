@@ -109,7 +109,7 @@ async def reach(
     caller: Caller, call: Call, local: MeshListener, deadline: float, options: wire.SocketOptions = ()
 ) -> Wire:
     """Connect to the node of `call`. Raises WireError, WrongPeer."""
-    address = _add_scope(call.address, local)  # a listener of this run: it has all of the time to greet
+    address = add_scope(call.address, local)  # a listener of this run: it has all of the time to greet
     connection = await wire.connect(
         address, call.port, caller.key, deadline, local.address, options=options, patience_s=TRY_S
     )
@@ -228,7 +228,7 @@ def _family(address: str) -> int:
     return ipaddress.ip_address(address.partition("%")[0]).version
 
 
-def _add_scope(address: str, local: MeshListener) -> str:
+def add_scope(address: str, local: MeshListener) -> str:
     """Scope the other side's link-local address to this node's interface."""
     bare = address.partition("%")[0]
     return f"{bare}%{local.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare
@@ -335,7 +335,7 @@ async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) 
     rates: list[float] = []
     try:
         most = 2 if whole else MAX_STREAMS
-        while len(rates) < 2 or (len(rates) < most and not _agree(rates)):
+        while len(rates) < 2 or (len(rates) < most and not agree(rates)):
             rates.append(await _send_stream(connection, caller, whole))
     except WireError:
         pass
@@ -347,7 +347,7 @@ async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) 
     return Rate(max(rates), kernel.resent, kernel.segments) if rates else None
 
 
-def _agree(rates: list[float]) -> bool:
+def agree(rates: list[float]) -> bool:
     *_, second, best = sorted(rates)
     return second >= AGREE * best
 
@@ -362,12 +362,12 @@ async def _send_stream(connection: Wire, caller: Caller, whole: bool) -> float:
         return await _poured(connection, limit, began, LEAST_BYTES if whole else 0)
     except WireError as error:
         after, took_s = tcp_info(connection), time.monotonic() - began
-        if error.kind != "silent" or limit >= caller.deadline or not _limited_by_path(before, after, took_s, whole):
+        if error.kind != "silent" or limit >= caller.deadline or not limited_by_path(before, after, took_s, whole):
             raise
         raise _TooSlow(((after.acked_bytes or 0) - (before.acked_bytes or 0)) * 8 / took_s / 1e9) from None
 
 
-def _limited_by_path(before: TcpInfo, after: TcpInfo, took_s: float, whole: bool) -> bool:
+def limited_by_path(before: TcpInfo, after: TcpInfo, took_s: float, whole: bool) -> bool:
     """Return whether the path limited the stream: how much arrived is known, and neither process was busy."""
     if before.acked_bytes is None or after.acked_bytes is None:
         return False

@@ -207,7 +207,7 @@ class RailNode(Struct):
 
     async def _ends(self, deadline: float) -> RailEnds:
         try:
-            moved = await run_in_thread(partial(_port_rates, self.host), deadline - _LAST_S)
+            moved = await run_in_thread(partial(port_rates, self.host), deadline - _LAST_S)
         except TimeoutError:  # a driver whose counters do not answer
             moved = {}
         fabric = learned(self.snapshot.facts, Fabric)
@@ -266,7 +266,7 @@ class RailNode(Struct):
         return channel
 
 
-def _port_rates(host: Host) -> dict[str, float]:
+def port_rates(host: Host) -> dict[str, float]:
     """Return the rate of each port over _LOOK_S, in 1e9 bit/s."""
     before, began = traffic.read(host), time.monotonic()
     time.sleep(_LOOK_S)

@@ -76,7 +76,7 @@ def is_here() -> bool:
             return False
     except OSError:
         return False
-    return _run_command(_seal_command(), b"", time.monotonic() + PATIENCE_S)[0] == 0
+    return run_command(_seal_command(), b"", time.monotonic() + PATIENCE_S)[0] == 0
 
 
 def _seal_command() -> tuple[str, ...]:
@@ -85,12 +85,12 @@ def _seal_command() -> tuple[str, ...]:
 
 async def _run(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
     try:
-        return await run_in_thread(lambda: _run_command(argv, text, deadline), deadline)
+        return await run_in_thread(lambda: run_command(argv, text, deadline), deadline)
     except TimeoutError:
         return -1, b"", "no answer"
 
 
-def _run_command(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
+def run_command(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
     """Run a command that reads `text`; return its exit code, its output, and its last words."""
     left_s = max(0.001, min(PATIENCE_S, deadline - time.monotonic()))
     try:
@@ -167,13 +167,13 @@ def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bo
     if launch.agent_store:
         return Token(mark, None, "random, through torchrun's store", by_store=True)
     if given := variables.get(VARIABLE):
-        return Token(mark, _derive_key(given), VARIABLE)
+        return Token(mark, derive_key(given), VARIABLE)
     if trust:
         return Token(mark, mark, f"none ({TRUST}): every process on this network may be part of the run", trusted=True)
     if launch.several_nodes:
         if variables.get("SLURM_JOB_ID") and is_here():
             return Token(mark, Munge(mark), "munge")
-        if secret := _home_secret(Path(variables.get("HOME") or "/")):
+        if secret := home_secret(Path(variables.get("HOME") or "/")):
             return Token(mark, hmac.digest(secret, mark, hashlib.sha256), f"~/{_FILE}")
         if launch.kind == "options":
             return _made_by_hand(mark, launch)
@@ -185,7 +185,7 @@ def _mark(launch: Launch) -> bytes:
     return hashlib.sha256(f"ncclprobe {known}".encode()).digest()
 
 
-def _derive_key(given: str) -> bytes:
+def derive_key(given: str) -> bytes:
     """Derive the key from a token that a person gave. Raises UsageError if it is too short."""
     if len(given) < LEAST_CHARACTERS:
         raise UsageError(
@@ -203,10 +203,10 @@ def _made_by_hand(mark: bytes, launch: Launch) -> Token:
             f"users can reach these hosts, give {TRUST} on every node"
         )
     text = secrets.token_hex(LEAST_CHARACTERS)
-    return Token(mark, _derive_key(text), "made by node 0, for this run", made=text)
+    return Token(mark, derive_key(text), "made by node 0, for this run", made=text)
 
 
-def _home_secret(home: Path) -> bytes | None:
+def home_secret(home: Path) -> bytes | None:
     """Return the secret in this user's file; make one if the home is on a file system that nodes share.
 
     None: no file. Raises UsageError if the file could be another's, or others can read it.
@@ -216,13 +216,13 @@ def _home_secret(home: Path) -> bytes | None:
         if not path.exists():
             if not is_shared(home):
                 return None
-            _write_secret(path)
+            write_secret(path)
         return _read_secret(path)
     except OSError:  # a home that root may not write (root_squash), a full disk: as if there were none
         return None
 
 
-def _write_secret(path: Path) -> None:
+def write_secret(path: Path) -> None:
     """Write a new secret atomically, unless another node was faster. Raises OSError."""
     files.make_folder(path.parent, 0o700)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -53,7 +53,7 @@ class Library:
         ctypes.set_errno(0)
         result = function(*arguments)
         if function.restype is not None and not (result if function.restype is not ctypes.c_int else result == 0):
-            raise _refusal(name, result if isinstance(result, int) and result > 0 else ctypes.get_errno())
+            raise refusal(name, result if isinstance(result, int) and result > 0 else ctypes.get_errno())
         return result
 
     def _function(self, name: str) -> Any:
@@ -74,7 +74,7 @@ class Library:
             number = ctypes.get_errno()
             if number == errno.ENOSYS:  # rdma-core's word for: the kernel has no ib_uverbs
                 raise VerbsError("missing", "no RDMA device: the kernel offers none (is ib_uverbs loaded?)")
-            raise _refusal("ibv_get_device_list", number)
+            raise refusal("ibv_get_device_list", number)
         try:
             addresses = [listed[index] for index in range(count.value)]
             yield {abi.Device.from_address(at).name.decode(errors="replace"): at for at in addresses if at}
@@ -96,12 +96,12 @@ class Library:
             return
 
 
-def _refusal(name: str, number: int) -> VerbsError:
+def refusal(name: str, number: int) -> VerbsError:
     words = os.strerror(number) if number else "failed without a reason"
-    return VerbsError("refused", f"{name}: {words}{_hint(name, number)}", call=name, errno=number)
+    return VerbsError("refused", f"{name}: {words}{hint(name, number)}", call=name, errno=number)
 
 
-def _hint(name: str, number: int) -> str:
+def hint(name: str, number: int) -> str:
     """Return what this error usually means, as a clause; empty if unknown."""
     registers = name.startswith("ibv_reg_")
     if number == errno.ENOMEM and (registers or name in ("ibv_create_cq", "ibv_create_qp")):

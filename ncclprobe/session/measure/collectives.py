@@ -56,10 +56,10 @@ def first_calls(run: RankContext, group_s: float) -> None:
             clock.synchronise()
             seconds.append(clock.now() - started)
     rows = run.exchange.collect(seconds)
-    run.record([_slowest(rows)] if rows else ())
+    run.record([slowest(rows)] if rows else ())
 
 
-def _slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
+def slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
     """Return the slowest rank's seconds of each kind, and its rank."""
     worst = [max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(len(rows[0]))]
     (group, collective, second), pair = worst[:3], worst[3] if len(worst) > 3 else (None, 0)
@@ -141,10 +141,10 @@ def _look_for_disturbances(run: RankContext, before: Reading | None, heat: Heat 
     slowed = [asdict(each) for each in gpus]
     received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), slowed])
     if received and recorder:
-        recorder.disturbed(_merge_disturbances(received))
+        recorder.disturbed(merge_disturbances(received))
 
 
-def _merge_disturbances(received: Sequence[Any]) -> tuple[Disturbance, ...]:
+def merge_disturbances(received: Sequence[Any]) -> tuple[Disturbance, ...]:
     """Merge the reports of all ranks: processors by host and GPUs, each once."""
     readings = [
         (name, Reading(**first) if first else None, Reading(**last) if last else None)

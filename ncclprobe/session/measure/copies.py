@@ -382,7 +382,7 @@ def memory_copies(nbytes: int, cpus: Sequence[int], memory_cpus: Collection[int]
     try:
         with bound(cpus):
             yield "torch", rates(lambda: target.copy_(source), nbytes, _done)
-            with _Crew(number, source, target) as crew:
+            with Crew(number, source, target) as crew:
                 yield "memcpy", rates(crew.copy, nbytes, _done)
     finally:
         torch.set_num_threads(before)
@@ -399,7 +399,7 @@ def _allocate_touched(nbytes: int) -> torch.Tensor:
     return fresh
 
 
-class _Crew:
+class Crew:
     """Threads that each copy a part with libc's memcpy; ctypes lets them run in parallel."""
 
     def __init__(self, number: int, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -409,7 +409,7 @@ class _Crew:
         self._parts = [(target.data_ptr() + start, source.data_ptr() + start, length) for start, length in cuts]
         self._threads = [threading.Thread(target=self._work, args=one, daemon=True) for one in self._parts]
 
-    def __enter__(self) -> "_Crew":
+    def __enter__(self) -> "Crew":
         for thread in self._threads:
             thread.start()
         return self

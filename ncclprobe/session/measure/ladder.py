@@ -98,14 +98,14 @@ def climb(
         _open(bench, rung, model, lambda items, views: play_step(items, views, work, chunks, True), buffer, timeout_s)
         for rung in rungs
     ]
-    steps = _steps(bench, parts, sizes.budget_s / 2)
-    calls = [_calls(bench, part, sizes.budget_s / 2 / len(parts)) for part in parts]
+    steps = time_steps(bench, parts, sizes.budget_s / 2)
+    calls = [time_calls(bench, part, sizes.budget_s / 2 / len(parts)) for part in parts]
     set_phase("ladder, gather")
     by_rank = exchange.collect([steps, calls])
     if by_rank is None:
         return ()
     return tuple(
-        _row(part.rung, sizes, [steps[number] for steps, _ in by_rank], [calls[number] for _, calls in by_rank])
+        rung_row(part.rung, sizes, [steps[number] for steps, _ in by_rank], [calls[number] for _, calls in by_rank])
         for number, part in enumerate(parts)
     )
 
@@ -138,7 +138,7 @@ def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -
     return found
 
 
-def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:
+def time_steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:
     """Return this rank's seconds of each step, by rung: as many as `budget_s` allows, at least one."""
     took: list[list[float]] = [[] for _ in parts]
     for turn in range(_WARM_UPS):
@@ -151,7 +151,7 @@ def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[f
     return [each[_WARM_UPS:] for each in took]
 
 
-def _calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
+def time_calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
     """Return this rank's seconds per all_reduce, batch by batch; empty if its group has no other rank."""
     if max(map(len, part.rung.groups)) < 2:
         return []
@@ -163,7 +163,7 @@ def _calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
     return [bench.batch(f"{name} batch {number + 1}", part.call, calls) for number in range(count)]
 
 
-def _row(
+def rung_row(
     rung: Rung, sizes: LadderSizes, steps: Sequence[Sequence[float]], calls: Sequence[Sequence[float]]
 ) -> LadderRow:
     """Reduce one rung over its groups: a group's step ends with its last rank, its call is the mean over its ranks."""

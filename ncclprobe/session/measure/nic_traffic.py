@@ -101,7 +101,7 @@ class TransportDetection:
     def before(self, plan: Any, deadline_s: float) -> None:
         """Find gloo's interface, or NCCL's own log, before anything is measured."""
         if self._backend == "gloo":
-            self._own_names = _gloo_interfaces(self._host)
+            self._own_names = gloo_interfaces(self._host)
             names = self._exchange.collect(self._own_names)
             if names is not None:
                 self._sockets = socket_names(names, self._hosts)
@@ -176,14 +176,14 @@ class TransportDetection:
         return {
             "expected": self._own_names
             if self._backend == "gloo"
-            else _nccl_devices(self._node.snapshot())
+            else nccl_devices(self._node.snapshot())
             if reads
             else [],
             "below": {name: under for name in names if (under := lower_devices(self._host, name))} if reads else None,
         }
 
 
-def _gloo_interfaces(host: Host) -> list[str] | None:
+def gloo_interfaces(host: Host) -> list[str] | None:
     """Return gloo's interfaces on this rank: those of GLOO_SOCKET_IFNAME, otherwise that of the host's own name."""
     names = named(os.environ.get("GLOO_SOCKET_IFNAME", ""))
     own = None if names else rank_nics.interface(host, dict(os.environ))
@@ -198,7 +198,7 @@ def socket_names(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str
     return f"gloo tcp {first_of(known, MOST_DEVICES)}" if all(names) else "gloo tcp"
 
 
-def _nccl_devices(snapshot: Snapshot) -> list[str] | None:
+def nccl_devices(snapshot: Snapshot) -> list[str] | None:
     """Return NCCL's choice: HCA ports (for a port without counters its interface too), otherwise interfaces."""
     from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.nccl.selection import choose

@@ -117,13 +117,13 @@ def share_gpus(exchange: Exchange, look: NodeSnapshot | None, hostname: str, hos
     `hosts` are those of all ranks, on rank 0.
     """
     received = exchange.collect([look is not None, None if look else pack(rank_capture(hostname))])
-    values = None if received is None else _captures_for_first_ranks(hosts, received)
+    values = None if received is None else captures_for_first_ranks(hosts, received)
     texts = {rank: unpack(packed, hostname) for rank, packed in exchange.scatter(values)}
     if look:
         look.take({rank: parse(text, hostname).answers for rank, text in texts.items() if text})
 
 
-def _captures_for_first_ranks(hosts: Sequence[str], received: Sequence[Any]) -> list[list[list[Any]]]:
+def captures_for_first_ranks(hosts: Sequence[str], received: Sequence[Any]) -> list[list[list[Any]]]:
     """Return for each rank that examined its node the packed captures of the other ranks there, by rank."""
     first = {host: rank for rank, host in reversed([*enumerate(hosts)]) if received[rank][0]}
     values: list[list[list[Any]]] = [[] for _ in hosts]

@@ -44,7 +44,7 @@ def slowest_link(exchange: Exchange, identity: RankIdentity, host: Host, name: s
     """
     leads = identity.local_rank == 0
     own = interface(host, dict(os.environ)) if leads else None
-    received = exchange.collect(_interface_info(own, name) if leads else None)
+    received = exchange.collect(interface_info(own, name) if leads else None)
     infos = [info for info in received or () if info]
     reported = slowest([Speed(info["node"], info["interface"], info["gbps"], info["virtual"]) for info in infos])
     decision = {"stream": reported is None, "token": secrets.token_hex(16), "seconds": _STREAMS_S}
@@ -55,7 +55,7 @@ def slowest_link(exchange: Exchange, identity: RankIdentity, host: Host, name: s
     return typical([rate for rates_of_one in rates or () for rate in rates_of_one]) if identity.rank == 0 else None
 
 
-def _interface_info(own: Interface | None, name: str) -> dict[str, Any]:
+def interface_info(own: Interface | None, name: str) -> dict[str, Any]:
     gbps = own.speed_mbps / 1000 if own and own.speed_mbps else None
     return {"node": name, "interface": own.name if own else "?", "gbps": gbps, "virtual": own.virtual if own else None}
 

@@ -242,7 +242,7 @@ class Recorder:
                 return self._code
             self._end(ending)
             if FOLDER in os.environ:
-                self._code = int(_bare_code(ending))
+                self._code = int(bare_code(ending))
                 self.progress.stop()
                 return self._code
             if ending != Ending():
@@ -274,7 +274,7 @@ class Recorder:
         return diagnose(self._question, snapshots, self.facts())
 
 
-def _bare_code(ending: Ending) -> ExitCode:
+def bare_code(ending: Ending) -> ExitCode:
     """Return rank 0's exit code if another process makes the report."""
     if ending.arrivals or ending.attendance:
         return ExitCode.FAIL

@@ -75,13 +75,13 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
         if options.keep:
             run_log.remove(log)  # of an earlier run
         code = _run(nproc, options, question, str(folder.path), log)
-        why = _refusal(folder.path, log) if code == ExitCode.USAGE and refused else ""
+        why = refusal(folder.path, log) if code == ExitCode.USAGE and refused else ""
     finally:
         folder.remove()
     return refused(why) if refused and why else code
 
 
-def _refusal(folder: Path, log: Path) -> str:
+def refusal(folder: Path, log: Path) -> str:
     """Return why ranks that exited with wrong usage could not begin; empty: they had begun, or gave no reason."""
     if rank_files.read_state(folder, 0, "").phase == rank_files.IMPORTING:
         return _NOT_IMPORTED
@@ -98,7 +98,7 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
         with held_port() as port, _signals(ranks, folder) as received:
             own = _variables(nproc, port) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
             ranks.extend(_start(rank, own, options) for rank in range(nproc))
-            end = _wait_for(ranks, folder, log, last, waiting, received)
+            end = wait_for(ranks, folder, log, last, waiting, received)
         return publish_outputs(options, question, nproc, end, folder, log, waiting)
 
 
@@ -198,13 +198,13 @@ def complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: Ranks
     named = known and known.lost
     states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
     crashed = unexpected_exits(codes)
-    lost = crashed if named else _signalled_alone(states, end) or crashed
-    found = _lost_ranks(states, {rank: codes[rank] for rank in lost}, log_ended=whole)
+    lost = crashed if named else signalled_alone(states, end) or crashed
+    found = lost_ranks(states, {rank: codes[rank] for rank in lost}, log_ended=whole)
     for rank in found:
         delivery.complain(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
         record.add("lost", asdict(rank))
     if not whole:
-        record.close("ranks were lost" if found else _cut_short(folder, host, end))
+        record.close("ranks were lost" if found else cut_short(folder, host, end))
 
 
 def resumed(log: Path, request: RunRequest, nproc: int, host: str) -> RunLog:
@@ -217,12 +217,12 @@ def resumed(log: Path, request: RunRequest, nproc: int, host: str) -> RunLog:
     return record
 
 
-def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, log_ended: bool) -> tuple[LostRank, ...]:
+def lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, log_ended: bool) -> tuple[LostRank, ...]:
     """Return the ranks that failed by `codes`; otherwise rank 0, if its log has no end and others know why."""
     left = {rank: state for rank, state in states.items() if state.exit_reason and state.exit_code == ExitCode.FAIL}
     reasons = [f"rank {rank} left: {state.exit_reason}" for rank, state in left.items()]
     whys = {
-        rank: _exit_text(code, states[rank].signal)
+        rank: exit_text(code, states[rank].signal)
         for rank, code in codes.items()
         if code < 0 or states[rank].signal or not states[rank].exit_reason
     }
@@ -231,7 +231,7 @@ def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, lo
     return tuple(LostRank(rank, states[rank].host, states[rank].phase, why) for rank, why in whys.items())
 
 
-def _signalled_alone(states: Mapping[int, RankState], end: RanksEnd) -> tuple[int, ...]:
+def signalled_alone(states: Mapping[int, RankState], end: RanksEnd) -> tuple[int, ...]:
     """Return the rank that exited first, if by a signal to only that rank: this process received none."""
     first = next(iter(end.codes), None)
     if first is None or end.signal:
@@ -245,7 +245,7 @@ def unexpected_exits(codes: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, code in codes.items() if code not in (*verdicts, *_BY_SIGNAL)))
 
 
-def _exit_text(code: int, received: str) -> str:
+def exit_text(code: int, received: str) -> str:
     names = {number.value: number.name for number in signal.Signals}
     by = received or names.get(-code if code < 0 else code - 128, "")
     if by or code < 0:
@@ -253,7 +253,7 @@ def _exit_text(code: int, received: str) -> str:
     return f"it ended with exit code {code}"
 
 
-def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
+def cut_short(folder: Path, host: str, end: RanksEnd) -> str:
     """Explain why rank 0 did not end its log, if no rank can be blamed."""
     phase = rank_files.read_state(folder, 0, host).phase
     begun = phase not in (rank_files.START, rank_files.IMPORTING)
@@ -266,7 +266,7 @@ def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
     return f"--timeout ran out {where}{cold}"
 
 
-def _wait_for(
+def wait_for(
     ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path, log: Path, deadline: float, waiting: Waiting,
     received: Sequence[int],
 ) -> RanksEnd:  # fmt: skip
@@ -288,7 +288,7 @@ def _wait_for(
         if not received and not codes and (codes := _ended_badly(ranks)):
             told = signal.SIGTERM
         if len(received) > passed:
-            interrupted = received[passed] == signal.SIGINT and _all_started(folder, len(ranks))
+            interrupted = received[passed] == signal.SIGINT and all_started(folder, len(ranks))
             told = signal.SIGINT if interrupted else signal.SIGTERM
             passed += 1
         if told:
@@ -305,7 +305,7 @@ def _ended_badly(ranks: "Sequence[subprocess.Popen[bytes]]") -> dict[int, int]:
     return {rank: each.returncode for rank, each in enumerate(ranks) if each.returncode}
 
 
-def _all_started(folder: Path, nproc: int) -> bool:
+def all_started(folder: Path, nproc: int) -> bool:
     """Return whether all ranks handle SIGINT: a Python that is still starting would print a traceback."""
     return all(rank_files.read_state(folder, rank, "").phase != rank_files.START for rank in range(nproc))
 

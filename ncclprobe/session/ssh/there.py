@@ -68,7 +68,7 @@ class Outcome(Struct, frozen=True):
 
 def main() -> int:
     """Greet, obey, report; return the exit code, which carries no meaning: the Outcome does."""
-    _print(_hello())
+    _print(hello())
     text = _line()
     if not text:  # the caller has no use for this host, or is gone
         return 0
@@ -77,12 +77,12 @@ def main() -> int:
         os.chdir(folder)  # it has no ncclprobe.toml
         codes = _run(order, folder)
         if codes is not None:
-            kept, left = _read_captures(folder / _KEPT) if order.keep else ({}, 0)
+            kept, left = read_captures(folder / _KEPT) if order.keep else ({}, 0)
             _print(Outcome(codes, _text(folder / _REPORT), kept, left))
     return 0
 
 
-def _hello() -> Hello:
+def hello() -> Hello:
     from ncclprobe.host.live import LiveHost
     from ncclprobe.session.ranks.identity import devices
 
@@ -149,7 +149,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _read_captures(folder: Path) -> tuple[dict[str, str], int]:
+def read_captures(folder: Path) -> tuple[dict[str, str], int]:
     """Return the files of --keep, and how many are left out because the total would be too large."""
     found: dict[str, str] = {}
     paths, size = sorted(folder.glob("*.jsonl")), 0

@@ -298,7 +298,7 @@ class Watchdog:
             if not self._over.is_set():
                 leaving = 0 in self._rank_0.last and self._rank_0.last[0].left
                 code = ExitCode.INCONCLUSIVE if leaving and self._signal else ExitCode.FAIL
-                gone = f"{self._store_host()} is gone ({_first_line(error)})"
+                gone = f"{self._store_host()} is gone ({first_line(error)})"
                 self._leave(Ending(why=f"{gone} {self._where()}", code=code))
 
     def _runs_here(self, heartbeat: Heartbeat) -> bool:
@@ -449,5 +449,5 @@ class Watchdog:
             time.sleep(PERIOD_S / 10)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:200]

@@ -54,7 +54,7 @@ def test_a_node_that_made_the_file_first_wins_and_a_file_that_is_there_is_taken(
     shared_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = find_token({"HOME": str(shared_home)}, LAUNCH)
-    token._write_secret(shared_home / ".config/ncclprobe/token")
+    token.write_secret(shared_home / ".config/ncclprobe/token")
     monkeypatch.setattr(token, "is_shared", lambda home: False)
     assert find_token({"HOME": str(shared_home)}, LAUNCH).key == first.key
     alone = shared_home / "alone"
