@@ -724,7 +724,7 @@ def _kept_inputs() -> Rows:
 
 
 _STUCK: dict[str, Any] = {"profiling_name": "nccl:all_reduce", "collective_seq_id": 7, "state": "started"}
-_RECORDS: dict[str, Any] = {
+_DUMPS: dict[str, Any] = {
     "stuck": {"entries": [{**_STUCK, "retired": True}, {**_STUCK, "collective_seq_id": 8, "input_sizes": [[4]]}]},
     "point to point": {"entries": [{**_STUCK, "is_p2p": True, "p2p_seq_id": 3}, _STUCK, _STUCK]},
     "over": {"entries": [_STUCK, {**_STUCK, "state": "completed"}]}, "bare": {"entries": [{}]}, "empty": {},
@@ -737,12 +737,12 @@ def _torchs_inputs() -> Rows:
     import torch.distributed as dist
 
     dumps = {"_dump_nccl_trace": pickle.dumps, "_dump_nccl_trace_json": _as_json, "_dump_fr_trace_json": _as_json}
-    for name, record in _RECORDS.items():
+    for name, record in _DUMPS.items():
         yield f"record {name}", group.stuck(record)
     tables = ((), *((each,) for each in dumps), tuple(dumps)[1:])
     for names, backend, first in product(tables, ("nccl", "gloo"), ("stuck", "empty", "[1, ")):
         held: dict[str, Any] = {
-            each: partial(dumps[each], _RECORDS.get(first if each == names[0] else "stuck", b"[1, ")) for each in names
+            each: partial(dumps[each], _DUMPS.get(first if each == names[0] else "stuck", b"[1, ")) for each in names
         }
         with (
             mock.patch.dict("sys.modules", {"torch._C._distributed_c10d": SimpleNamespace(**held)}),

@@ -8,7 +8,7 @@ from tests.kept import difference
 FEWEST = {"explain-nccl": 20, "explain-silent": 20, "explain-others": 15, "expect": 12, "report": 20, "forms": 60,
           "launchers": 80, "planted": 28, "patterns": 70, "expect-captures": 45, "json": 40, "options": 60,
           "arrivals": 110, "stacks": 16, "training": 18, "assumed": 8, "applies": 130, "drift": 80, "health": 120,
-          "told": 20, "wording": 85, "sayings": 80, "stores": 28, "node-lists": 20, "blame": 45, "redactions": 600,
+          "told": 20, "wording": 65, "sayings": 80, "stores": 28, "node-lists": 20, "blame": 45, "redactions": 600,
           "answers": 75, "texts": 90, "shares": 4, "standing": 420, "logs-others": 110, "logs-reasons": 140,
           "logs-ends": 85, "events": 90, "slow-pairs": 80, "pasted-nodes": 140, "mixed-jobs": 180}  # fmt: skip
 FEW = 8
