@@ -50,11 +50,13 @@ from tests import (
     expect_inputs,
     job_inputs,
     judge_inputs,
+    launch_inputs,
     measure_inputs,
     probes_inputs,
     ranks_inputs,
     report_inputs,
     test_starts,
+    watchdog_inputs,
 )
 from tests.checks import cases
 from tests.facts import made_up_jobs
@@ -432,7 +434,9 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **measure_inputs.FUNCTIONS,
     **cluster_inputs.FUNCTIONS,
     **probes_inputs.FUNCTIONS,
+    **launch_inputs.FUNCTIONS,
     **ranks_inputs.FUNCTIONS,
+    **watchdog_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,
 }
 """The functions of each file with their input."""
