@@ -55,6 +55,7 @@ from tests import (
     probes_inputs,
     ranks_inputs,
     report_inputs,
+    run_conditions_inputs,
     test_starts,
     watchdog_inputs,
 )
@@ -438,5 +439,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     **ranks_inputs.FUNCTIONS,
     **watchdog_inputs.FUNCTIONS,
     **report_inputs.FUNCTIONS,
+    **run_conditions_inputs.FUNCTIONS,
 }
 """The functions of each file with their input."""
