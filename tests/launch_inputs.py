@@ -129,11 +129,10 @@ _WAITS: tuple[tuple[tuple[tuple[float, int], ...], tuple[tuple[float, int], ...]
     (((50.0, 0), (2.0, -9)), (), 99.0, (1, 99.0)), (((99.0, 0), (99.0, 0)), (), 99.0, (1, 99.0)),
     (((5.0, 3), (5.2, 3)), ((4.0, _INT),), 99.0, (1, 99.0)), (((5.0, 0), (9.0, -2)), ((1.0, _INT),), 99.0, (1, 99.0)),
     (((90.0, 3), (90.0, 3)), ((4.0, _TERM), (6.0, _INT)), 99.0, (1, 99.0)),
-    (((90.0, 3), (8.0, 3)), ((4.0, _INT), (4.0, _TERM)), 99.0, (1, 99.0)),
-    (((90.0, 3), (90.0, 3)), (), 99.0, (1, 4.0)), (((90.0, 3), (90.0, 3)), (), 99.0, (0, 4.0)),
-    (((4.0, 0), (90.0, 3)), (), 3.0, (1, 99.0)), (((4.0, 0), (4.0, 4)), (), 3.0, (1, 99.0)),
-    (((2.0, 1), (90.0, 3)), ((2.5, _TERM),), 99.0, (1, 99.0)), (((2.0, 4), (2.0, 3)), (), 99.0, (1, 99.0)),
-    (((90.0, 0), (90.0, 0)), (), 18.0, (1, 99.0)),
+    (((90.0, 3), (8.0, 3)), ((4.0, _INT), (4.0, _TERM)), 99.0, (1, 99.0)), (((90.0, 3), (90.0, 3)), (), 99.0, (1, 4.0)),
+    (((90.0, 3), (90.0, 3)), (), 99.0, (0, 4.0)), (((4.0, 0), (90.0, 3)), (), 3.0, (1, 99.0)),
+    (((4.0, 0), (4.0, 4)), (), 3.0, (1, 99.0)), (((2.0, 1), (90.0, 3)), ((2.5, _TERM),), 99.0, (1, 99.0)),
+    (((2.0, 4), (2.0, 3)), (), 99.0, (1, 99.0)), (((90.0, 0), (90.0, 0)), (), 18.0, (1, 99.0)),
 )  # fmt: skip
 
 
@@ -181,8 +180,7 @@ _LEFT_BEHIND: tuple[tuple[Any, RanksEnd], ...] = (
     (started.Run.closes, RanksEnd({}, "SIGTERM")), (started.Run.closes, started.LATE), (None, RanksEnd({1: 3})),
     *((started.signalled_before_they_met, RanksEnd({1: code, 0: 3})) for code in (-15, 143, 3)),
         (None, RanksEnd({}, "SIGINT")),
-    (started.signalled_before_they_met, RanksEnd({1: 143, 0: 3}, "SIGTERM")),
-    (_imports, started.LATE),
+    (started.signalled_before_they_met, RanksEnd({1: 143, 0: 3}, "SIGTERM")), (_imports, started.LATE),
 )  # fmt: skip
 _NO_ROOM = SkippedRow("all_reduce", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free")
 _SKIPPED = (
@@ -194,21 +192,18 @@ _LOOSE = [replace(ROW_OK, precision=each, precision_asked=0.02, batches=40) for 
 _FILE: dict[str, Any] = {"expect": "bands.toml", "sizes": (8, 1 << 20)}
 _RUNS: tuple[tuple[float, dict[str, Any], Any, Any, Ending | None], ...] = (
     (1.0, {}, [ROW_OK], (), None), (500.0, {}, [ROW_OK], (), None), (ROW.busbw_GBps, {}, [ROW_OK], (), None),
-    (1.0, {}, [ROW], (), None),
-    (1.0, {}, [replace(ROW, wrong=2)], (), None), (1.0, {}, [ROW_OK], (), Ending(why="ended by SIGINT")),
-    (1.0, {}, [ROW_OK], (), LOST),
+    (1.0, {}, [ROW], (), None), (1.0, {}, [replace(ROW, wrong=2)], (), None),
+    (1.0, {}, [ROW_OK], (), Ending(why="ended by SIGINT")), (1.0, {}, [ROW_OK], (), LOST),
     (1.0, {}, [ROW_OK], (), Ending(attendance=Attendance(2, stalled="timing"))), (0.0, {}, [ROW_OK], (), None),
     (1.0, {}, [replace(ROW_OK, precision=0.9, precision_asked=None)], (), None),
-    (0.0, {"require_judged": True}, [ROW_OK], (), None),
-    (0.0, {"expect": "b"}, [ROW_OK], (), None), (0.0, {"baseline": "s"}, [ROW_OK], (), None),
-    (1.0, _FILE, [replace(ROW_OK, nbytes=8)], (), None),
+    (0.0, {"require_judged": True}, [ROW_OK], (), None), (0.0, {"expect": "b"}, [ROW_OK], (), None),
+    (0.0, {"baseline": "s"}, [ROW_OK], (), None), (1.0, _FILE, [replace(ROW_OK, nbytes=8)], (), None),
     (1.0, _FILE, [replace(ROW_OK, nbytes=8), ROW_OK], (), None),
-    (1.0, {"notes": ("sizes end at 512 KiB",)}, [ROW_OK], (), None),
-    (1.0, {}, [ROW_OK], _SKIPPED[3:4], None), (1.0, {"expect": "b"}, [ROW_OK], _SKIPPED, None),
-    (1.0, {}, _LOOSE, (), None),
+    (1.0, {"notes": ("sizes end at 512 KiB",)}, [ROW_OK], (), None), (1.0, {}, [ROW_OK], _SKIPPED[3:4], None),
+    (1.0, {"expect": "b"}, [ROW_OK], _SKIPPED, None), (1.0, {}, _LOOSE, (), None),
     (1.0, {"met": False}, [], (), Ending(arrivals=Arrivals(2, (1,), 60.0))),
-    (1.0, {"met": False}, [], (), Ending(why="ended by SIGINT")),
-    (1.0, {"accepts": True}, [ROW_OK], (), None), (1.0, {}, [], (), None),
+    (1.0, {"met": False}, [], (), Ending(why="ended by SIGINT")), (1.0, {"accepts": True}, [ROW_OK], (), None),
+    (1.0, {}, [], (), None),
     (1.0, {}, [replace(ROW_OK, ranks=2, skew=Skew(8, 4000.0, 100.0, 9000.0, (10.0, 9000.0), (0, 5)))],
      (FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1),), None),
     *((1.0, {}, [replace(ROW_OK, iters=20, samples=Samples(by_rank=(100.0,) * 8, by_batch=each))], (), None)
@@ -317,12 +312,7 @@ def _calls_inputs() -> Rows:
                 yield f"captures in {most}", there.read_captures(Path(name))
 
 
-FUNCTIONS = in_all_words(
-    {
-        "ends-of-ranks": _ends_inputs,
-        "processes-here": _processes_inputs,
-        "waits": _waits_inputs,
-        "calls": _calls_inputs,
-        "reports-of-runs": _reports_inputs,
-    }
-)
+FUNCTIONS = in_all_words({
+    "ends-of-ranks": _ends_inputs, "processes-here": _processes_inputs, "waits": _waits_inputs, "calls": _calls_inputs,
+    "reports-of-runs": _reports_inputs,
+})  # fmt: skip

@@ -32,9 +32,8 @@ _ROOMY = [_INFO, replace(_INFO, gpu="GPU-1"), replace(_INFO, host="n1")]
 _GLOO = replace(_INFO, backend="gloo", gpu=None)
 _TOGETHER: dict[str, list[RankInfo]] = {
     "three": _ROOMY, "two": _ROOMY[:2], "gloo": [_GLOO] * 2, "a note": [replace(_GLOO, note="no GPU")],
-    "ids": [replace(each, host_id="a") for each in _ROOMY[:2]],
-    "instances": _NEWER, "old instances": _MIG, "one instance": [_NEWER[0]] * 2,
-    "2.30.beta": [replace(each, versions={"nccl": "2.30.b"}) for each in _MIG],
+    "ids": [replace(each, host_id="a") for each in _ROOMY[:2]], "instances": _NEWER, "old instances": _MIG,
+    "one instance": [_NEWER[0]] * 2, "2.30.beta": [replace(each, versions={"nccl": "2.30.b"}) for each in _MIG],
     "shows 2": [replace(each, usable=2) for each in _ROOMY], "shows 1": [replace(each, usable=1) for each in _ROOMY],
     "one apart": [_INFO, replace(_ROOMY[1], usable=1)],
     "gloo shows none": [replace(_GLOO, usable=0)] * 2, "backends": [_INFO, _ROOMY[1],
@@ -272,10 +271,6 @@ def _as_json(record: Any) -> bytes:
     return record if isinstance(record, bytes) else json.dumps(record).encode()
 
 
-FUNCTIONS = in_all_words(
-    {
-        "agreements": _agreements_inputs,
-        "kept-of-runs": _kept_inputs,
-        "failures-of-ranks": _torchs_inputs,
-    }
-)
+FUNCTIONS = in_all_words({
+    "agreements": _agreements_inputs, "kept-of-runs": _kept_inputs, "failures-of-ranks": _torchs_inputs,
+})  # fmt: skip

@@ -21,14 +21,12 @@ _RESET, _BARRIER = "it failed (reset)", "it failed (barrier)"
 _ALL = range(3)
 _STEPS: dict[str, list[Any]] = {
     "well": [on(100)], "silent, not yet": [on(S - 1, silent=[2])], "silent": [on(S, silent=[2])],
-    "two silent": [on(S, silent=[1, 2])],
-    "one runs": [on(S, silent=[1, 2])], "one runs, nearly": [on(PATIENCE - 1, silent=[1])],
-    "one runs, long": [on(PATIENCE, silent=[1])],
+    "two silent": [on(S, silent=[1, 2])], "one runs": [on(S, silent=[1, 2])],
+    "one runs, nearly": [on(PATIENCE - 1, silent=[1])], "one runs, long": [on(PATIENCE, silent=[1])],
     "one missed": [on(S - 1, silent=[1]), on(1)] * 10, "silence explains": [leaves(1, _RESET), on(S, silent=[2])],
     "failed, not yet": [leaves(1, _RESET), on(S + 1)], "failed": [leaves(1, _RESET), on(S + 2)],
-    "done": [leaves(1, DONE), on(3 * S, silent=[1])],
-    "by a signal": [leaves(1, SIGTERM), on(3 * S)], "waited for 2": [leaves(0, _BARRIER, 2), on(S + 2)],
-    "waited for 2, 1": [leaves(0, _BARRIER, 2, 1), on(S + 2)],
+    "done": [leaves(1, DONE), on(3 * S, silent=[1])], "by a signal": [leaves(1, SIGTERM), on(3 * S)],
+    "waited for 2": [leaves(0, _BARRIER, 2), on(S + 2)], "waited for 2, 1": [leaves(0, _BARRIER, 2, 1), on(S + 2)],
     "blame each other": [leaves(0, _RESET, 1), leaves(1, _RESET, 0), on(S + 2)],
     "blames nobody": [leaves(0, _RESET, 9), on(S + 2)],
     "two left, one blames": [leaves(2, _BARRIER, 1, 0), leaves(1, _RESET), on(S + 2)],
@@ -36,9 +34,8 @@ _STEPS: dict[str, list[Any]] = {
     "behind": [on(1, standing=[1]), on(PATIENCE, standing=_ALL)],
     "not yet behind": [on(1, standing=[1]), on(PATIENCE - 1, standing=_ALL)],
     "most behind": [on(2, standing=[1]), on(1, standing=[2]), on(PATIENCE, standing=_ALL)],
-    "two behind": [on(1, standing=[2, 1]), on(PATIENCE, standing=_ALL)],
-    "stalled": [on(PATIENCE, standing=_ALL)], "not all": [on(PATIENCE, standing=[1, 2])],
-    "away": [paused, on(S, silent=[1, 2])],
+    "two behind": [on(1, standing=[2, 1]), on(PATIENCE, standing=_ALL)], "stalled": [on(PATIENCE, standing=_ALL)],
+    "not all": [on(PATIENCE, standing=[1, 2])], "away": [paused, on(S, silent=[1, 2])],
     "away and back": [paused, on(1), on(S, silent=[1, 2])], "back twice": [paused, on(2), on(S, silent=[1, 2])],
     "back for good": [paused, on(3), on(S, silent=[2])],
     "left while away": [leaves(1, "rank 0 had fallen silent for 5 s"), paused, on(S + 2)],
@@ -46,18 +43,15 @@ _STEPS: dict[str, list[Any]] = {
     "without 2, stalled": [exclude(2), on(PATIENCE + 2, silent=[2], standing=[0, 1])],
     "without 2, behind": [on(1, standing=[2]), exclude(2), on(PATIENCE, standing=_ALL)],
     "signal to 1": [signalled(1), on(S, silent=[2])], "signal to 0": [signalled(), on(S)],
-    "signal to 0, early": [signalled(), on(S - 1)],
-    "signal to 0 and 2": [signalled(2), on(S)], "signal, without 2": [signalled(2), exclude(2), on(S)],
-    "signal to all": [signalled(1, 2), on(1)],
+    "signal to 0, early": [signalled(), on(S - 1)], "signal to 0 and 2": [signalled(2), on(S)],
+    "signal, without 2": [signalled(2), exclude(2), on(S)], "signal to all": [signalled(1, 2), on(1)],
     "signal, 2 was out": [signalled(1), exclude(2), on(1)], "failed first": [leaves(2, _RESET), signalled(1), on(1)],
     "barrier": [leaves(2, _BARRIER, 1), on(1)], "barrier, out": [leaves(2, _BARRIER, 1), on(1), exclude(2)],
-    "out by name": [leaves(2, _RESET), on(1), exclude(1)],
-    "silent for 2": [on(2, silent=[2])], "silent for 3": [on(3, silent=[2])],
-    "left just now": [leaves(1, _RESET), on(1)],
+    "out by name": [leaves(2, _RESET), on(1), exclude(1)], "silent for 2": [on(2, silent=[2])],
+    "silent for 3": [on(3, silent=[2])], "left just now": [leaves(1, _RESET), on(1)],
     "stood, not yet": [on(OUT_OF_TIME_PERIODS - 1, standing=_ALL)], "stood": [on(OUT_OF_TIME_PERIODS, standing=_ALL)],
-    "long silent": [on(S + 3, silent=[2])],
-    "2 failed": [leaves(2, _RESET), on(S + 3)], "0 silent": [on(S + 1, silent=[0])],
-    "away, 2 left": [paused, leaves(2, _RESET), on(S + 3)],
+    "long silent": [on(S + 3, silent=[2])], "2 failed": [leaves(2, _RESET), on(S + 3)],
+    "0 silent": [on(S + 1, silent=[0])], "away, 2 left": [paused, leaves(2, _RESET), on(S + 3)],
 }  # fmt: skip
 _CAME = ((1, 1, 2, 17), (1, 1, 1, 16), (1, 1, 1, 15), (1, 20), (1, 30, 30, 30), (17, 2, 1, 1), (1, 2, 17, 18, 40))
 _HOWS: tuple[dict[str, bool], ...] = ({}, {"signalled": True}, {"out_of_time": True}, {"tolerant": True})
@@ -127,13 +121,11 @@ def _watched_inputs() -> Rows:
                 )  # fmt: skip
     states: tuple[dict[str, Any], ...] = (
         {}, {"late_s": 10.0}, {"running": {0}}, {"running": {0}, "met": True}, {"running": {1}},
-        {"_heartbeat_thread": True, "met": True},
-        {"_heartbeat_thread": True}, {"_preparing": True}, {"_signal": "SIGINT"},
-        {"_signal": "SIGINT", "_heartbeat_thread": True},
+        {"_heartbeat_thread": True, "met": True}, {"_heartbeat_thread": True}, {"_preparing": True},
+        {"_signal": "SIGINT"}, {"_signal": "SIGINT", "_heartbeat_thread": True},
         {"_heartbeat_thread": True, "_heartbeat_age_s": 8.0}, {"_heartbeat_thread": True, "_heartbeat_age_s": 8.6},
-        {"_paused_s": 60.5},
-        {"_heartbeat_thread": True, "_heartbeat_age_s": 4.6}, {"_heartbeat_thread": True, "_heartbeat_age_s": 4.0},
-        {"_look_again": 61.0},
+        {"_paused_s": 60.5}, {"_heartbeat_thread": True, "_heartbeat_age_s": 4.6},
+        {"_heartbeat_thread": True, "_heartbeat_age_s": 4.0}, {"_look_again": 61.0},
     )  # fmt: skip
     for number, state, now in product((0, 1), states, (60.0, 60.1, 68.0, 68.1, 70.1, 90.0, 1000.1, 1002.0, 1002.1)):
         with pytest.MonkeyPatch.context() as patch:
