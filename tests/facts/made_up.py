@@ -61,6 +61,7 @@ from ncclprobe.model.values import asdict
 
 Said = dict[Question, Any]
 GONE = Missing("not there")
+ODD = "?" * 400  # of which a message shows a part
 REFUSALS = {"missing": GONE, "denied": Denied("no"), "odd": "?"}
 
 
@@ -96,8 +97,7 @@ def reads(folder: str, **texts: Any) -> Said:
 
 NODE, NET, CONF = f"{cpu.ROOT}/node", interfaces.ROOT, "/proc/sys/net/ipv4/conf"
 CPUS: Said = {
-    ("read", f"{cpu.ROOT}/cpu/online"): "0-3\n",
-    ("read", "/proc/cpuinfo"): "processor\t: 0\nmodel name\t: Fast CPU\n",
+    ("read", f"{cpu.ROOT}/cpu/online"): "0-3\n", ("read", "/proc/cpuinfo"): "processor\t: 0\nmodel name\t: Fast CPU\n",
     ("list", NODE): ["has_cpu", "node0", "node1", "online"],
     **reads(f"{NODE}/node0", cpulist="0-1\n", distance="10 20\n"),
     **reads(f"{NODE}/node1", cpulist="\n", distance="20 10\n")}  # fmt: skip
@@ -122,8 +122,7 @@ INTERFACES: Said = {
     ("link", f"{NET}/eth0/device/driver"): "../../../../bus/pci/drivers/mlx5_core",
     ("link", f"{NET}/eth0/master"): "../../../../virtual/net/bond0",
     **reads(f"{NET}/eth0", speed="100000\n", carrier_changes="7\n"),
-    ("link", f"{NET}/eth1"): "../../devices/vmbus/VMBUS:01/3f2/net/eth1",
-    ("link", f"{NET}/eth1/master"): "../bond0",
+    ("link", f"{NET}/eth1"): "../../devices/vmbus/VMBUS:01/3f2/net/eth1", ("link", f"{NET}/eth1/master"): "../bond0",
     **reads(f"{NET}/eth1", speed="0\n", carrier_changes="0\n"),
     ("read", f"{NET}/down0/speed"): Failed("Invalid argument"),
     ("link", f"{NET}/bond0"): "../../devices/virtual/net/bond0",
@@ -203,8 +202,7 @@ def process_with(*capabilities: str, uid: int = 1000) -> Process:
 STATUS = "Name:\tx\nUid:\t1000\t0\t0\t0\nCapEff:\t0000000000204000\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n"
 PROCESS: Said = {
     **reads("/proc/self", status=STATUS, uid_map="         0          0 4294967295\n"),
-    ("rlimit", "RLIMIT_NOFILE"): [1024, 1048576],
-    ("rlimit", "RLIMIT_NPROC"): [4096, None],
+    ("rlimit", "RLIMIT_NOFILE"): [1024, 1048576], ("rlimit", "RLIMIT_NPROC"): [4096, None],
     ("rlimit", "RLIMIT_MEMLOCK"): [65536, None],
     **{("link", f"/proc/self/ns/{kind}"): f"{kind}:[402653183{n}]"
        for n, kind in enumerate(("ipc", "mnt", "net", "user", "uts"))},
@@ -261,12 +259,9 @@ IB, VERBS = infiniband.ROOT, infiniband.VERBS
 PORT = f"{IB}/mlx5_0/ports/1"
 LOCAL, MAPPED = "fe80:0000:0000:0000:0ac0:ebff:fe5b:dc10", "0000:0000:0000:0000:0000:ffff:0a01:0203"
 CARD: Said = {
-    ("list", IB): ["mlx5_0"],
-    ("list", VERBS): ["abi_version", "uverbs3"],
-    ("read", f"{VERBS}/uverbs3/ibdev"): "mlx5_0\n",
-    ("open", "/dev/infiniband/uverbs3"): "true",
-    ("list", f"{IB}/mlx5_0/ports"): ["1"],
-    ("link", f"{IB}/mlx5_0/device"): "../../../0000:41:00.0",
+    ("list", IB): ["mlx5_0"], ("list", VERBS): ["abi_version", "uverbs3"],
+    ("read", f"{VERBS}/uverbs3/ibdev"): "mlx5_0\n", ("open", "/dev/infiniband/uverbs3"): "true",
+    ("list", f"{IB}/mlx5_0/ports"): ["1"], ("link", f"{IB}/mlx5_0/device"): "../../../0000:41:00.0",
     **reads(f"{IB}/mlx5_0", fw_ver="28.39.1002\n", board_id="MT_0000000838\n", hca_type="MT4129\n"),
     **reads(PORT, state="4: ACTIVE\n", phys_state="5: LinkUp\n", rate="400 Gb/sec (4X NDR)\n",
             link_layer="InfiniBand\n", lid="0x1f\n"),
@@ -274,8 +269,7 @@ CARD: Said = {
     ("files", f"{PORT}/gids", NO_GID): {"0": LOCAL, "3": MAPPED, "10": None},
     ("read", f"{PORT}/gid_attrs/types/0"): "IB/RoCE v1\n",
     ("read", f"{PORT}/gid_attrs/ndevs/0"): Failed("Invalid argument"),
-    ("read", f"{PORT}/gid_attrs/types/3"): "RoCE v2\n",
-    ("read", f"{PORT}/gid_attrs/ndevs/3"): "eth2\n",
+    ("read", f"{PORT}/gid_attrs/types/3"): "RoCE v2\n", ("read", f"{PORT}/gid_attrs/ndevs/3"): "eth2\n",
     ("files", f"{PORT}/counters"): {"symbol_error": "0", "link_downed": "3", "port_xmit_wait": "N/A", "x": None},
     ("files", f"{PORT}/hw_counters"): {"out_of_sequence": "7", "lifespan": "10"}}  # fmt: skip
 ROCE = port("mlx5_0", link_layer="Ethernet", gids=(Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2", "eth2"),))
@@ -301,8 +295,7 @@ SITE = "/venv/lib/python3.12/site-packages"
 WHEEL, CUDA = f"{SITE}/nvidia/nccl/lib", f"{SITE}/torch/lib/libtorch_cuda.so"
 RPATH = "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN"
 TORCH: Said = {
-    ("packages",): {"torch": "2.14.1", "nvidia-nccl-cu13": "2.30.7"},
-    ("module", "torch"): f"{SITE}/torch/__init__.py",
+    ("packages",): {"torch": "2.14.1", "nvidia-nccl-cu13": "2.30.7"}, ("module", "torch"): f"{SITE}/torch/__init__.py",
     ("read", f"{SITE}/torch/version.py"): "cuda: Optional[str] = '13.0'\n",
     ("elf", CUDA): {"needed": ["libcudart.so.13", "libnccl.so.2"], "rpath": RPATH, "runpath": ""},
     ("list", f"{SITE}/nvidia/cudnn/lib", LIBRARIES): [],
@@ -400,12 +393,10 @@ def _traffic(host: Host) -> tuple[Traffic, Traffic]:
 MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "processors": (cpu.cpu, CPUS, []),
     "scaling": (cpu.cpufreq, reads(cpu.POLICY, scaling_driver="intel_pstate\n", scaling_governor="performance\n"), []),
-    "interfaces": (interfaces.interfaces, INTERFACES, []),
-    "routes": (routes.routes, ROUTES, []),
+    "interfaces": (interfaces.interfaces, INTERFACES, []), "routes": (routes.routes, ROUTES, []),
     "usual rules": (routes.routes, ROUTES | {(*IP, "rule"): [RULES[0], *RULES[-2:]]}, []),
     "kernel settings": (ports.sysctls, SYSCTLS, [RAILS]),
-    "kernel settings of no interface": (ports.sysctls, SYSCTLS, [Interfaces()]),
-    "listeners": (ports.ports, PORTS, []),
+    "kernel settings of no interface": (ports.sysctls, SYSCTLS, [Interfaces()]), "listeners": (ports.ports, PORTS, []),
     "filters": (ports.firewall, FIREWALL, [process_with("net_admin")]),
     "filters of an ordinary user": (ports.firewall, {}, [process_with("sys_admin")]),
     "names": (names.names, {
@@ -423,18 +414,15 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
                      [settings(NCCL_COMM_ID="head:9999")]),
     "NCCL_COMM_ID of an address": (names.comm_id_named, {}, [settings(NCCL_COMM_ID="[fe80::1%eth0]:9999")]),
     "NCCL_COMM_ID that names nothing": (names.comm_id_named, {}, [settings(NCCL_COMM_ID=":9")]),
-    "process": (process.process, PROCESS, []),
-    "open files": (process.open_files, PROCESS, []),
+    "process": (process.process, PROCESS, []), "open files": (process.open_files, PROCESS, []),
     "locked memory": (process.memlock, PROCESS, [process.process]),
     "container": (process.container, {**SIGNS, ("read", "/proc/1/cgroup"): "4:memory:/docker/0123\n"}, [Environment()]),
-    "shared memory": (process.shared_memory, SHM, []),
-    "device nodes": (process.devices, DEVICES, []),
+    "shared memory": (process.shared_memory, SHM, []), "device nodes": (process.devices, DEVICES, []),
     "memory": (memory.memory, {("read", "/proc/meminfo"): "MemTotal:  1024 kB\nMemFree:  1 kB\nMemAvailable:  512 kB\n"
                                "SwapTotal:  8 kB\nSwapFree:  4 kB\nHugePages_Total:  0\n"}, []),
     "memory policy": (memory.memory_policy, {("lines", "/proc/self/numa_maps", memory.STACK): "7ff bind:1 stack a\n"},
                       []),
-    "control groups": (cgroup.cgroup, CGROUP, []),
-    "control groups of version 1": (cgroup.cgroup, CGROUP1, []),
+    "control groups": (cgroup.cgroup, CGROUP, []), "control groups of version 1": (cgroup.cgroup, CGROUP1, []),
     "firmware": (machine.machine, {**reads(machine.DMI, sys_vendor="Amazon EC2\n", product_name="p5.48xlarge\n",
         board_vendor="a\n", board_name="b\n", chassis_asset_tag="c\n", bios_vendor="d\n"),
         ("read", machine.DEVICE_TREE): "8335-GTW\0", ("read", "/proc/cpuinfo"): "flags\t\t: fpu hypervisor lahf\n",
@@ -450,8 +438,7 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
         ("files", f"{PORT}/pkeys", NO_PKEY): {"0": None}}, []),
     "marks of RoCE": (infiniband.roce_qos, QOS, [fabric(ROCE, port("mlx5_1"))]),
     "driver": (driver.driver, {("read", driver.VERSION): OPEN}, []),
-    "fabric manager": (driver.fabric_manager, MANAGER, []),
-    "IMEX": (driver.imex, IMEX, [TRAY]),
+    "fabric manager": (driver.fabric_manager, MANAGER, []), "IMEX": (driver.imex, IMEX, [TRAY]),
     "IMEX outside a rack": (driver.imex, {}, [EIGHT]),
     "GPUDirect": (driver.gpudirect, {**{("read", path): "1.3-0\n" for path in driver.PATHS},
                                      ("read", driver.VERSION): OPEN}, [LINUX, driver.driver]),
@@ -474,8 +461,7 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "plugins": (plugins.plugins, PLUGINS, [Loader(library_path=(OFI,)), Environment({"NCCL_ENV_PLUGIN": "site"})]),
     "plugins out of reach": (plugins.plugins, PLUGINS,
                              [Loader(), Environment({"NCCL_NET_PLUGIN": "ofi,/site/libnccl_net.so.1,/ucx/x.so"})]),
-    "NVML": (nvml.nvml, NVML, []),
-    "NVML without a GPU": (nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): "0"}, []),
+    "NVML": (nvml.nvml, NVML, []), "NVML without a GPU": (nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): "0"}, []),
     "a lost GPU": (nvml.nvml, NVML | {("nvml", "nvmlDeviceGetName", 0): Failed("NVML x: GPU is lost")}, []),
     "a driver that hangs": (nvml.nvml, NVML | {("nvml", "nvmlDeviceGetName", 1): TimedOut("60 s")}, []),
     "peers": (nvml.nvml_p2p, NVML | {("nvml", nvml.ASK, gpu, str(1 - gpu), capability): [(gpu + 2 * capability) % 7]
@@ -484,8 +470,7 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "nvidia-smi that hangs": (nvidia_smi.nvidia_smi, {SMI_LIST: TimedOut("no answer within 60 s")}, []),
     "nvidia-smi nvlink": (nvlink.nvlink_status, {("run", "nvidia-smi", "nvlink", "-s"): TWO_GPUS}, []),
     "nvidia-smi topo": (topo_matrix.topo_matrix, {MATRIX: "\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n"}, []),
-    "counters of NICs": (Collector(_traffic, tuple), NIC_COUNTERS, []),
-    "data paths": (data_paths.data_paths, DATA, []),
+    "counters of NICs": (Collector(_traffic, tuple), NIC_COUNTERS, []), "data paths": (data_paths.data_paths, DATA, []),
     "no data paths": (data_paths.data_paths, {}, []),
     "files that are named": (nccl_conf.named_files, NAMED_FILES, [NAMED, Loader(library_path=("/opt/ours",))]),
     "no files named": (nccl_conf.named_files, {}, [Settings(), Loader()]),

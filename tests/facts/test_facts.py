@@ -27,8 +27,9 @@ from ncclprobe.nccl import parameters
 from ncclprobe.report import text
 from tests.each_row import each_row
 from tests.facts.made_up import learn
+from tests.facts.made_up_devices import HEALTHY, xml
 from tests.facts.made_up_run import CASES, facts
-from tests.facts.made_up_texts import CALLS, HEALTHY, xml
+from tests.facts.made_up_texts import CALLS
 
 PARSERS = [each for each, rows in CALLS.items() if all(isinstance(row, str) for row in rows) and each != comm_id_host]
 
