@@ -54,9 +54,9 @@ def _learned(machine: str, host: Host) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return what has another value now, each as one word: the kept values have few others."""
+    """Return what has another value now, each with its name."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    return [f"{name}={after.get(name)}".replace(" ", "_") for name in names]
+    return [f"{name}={after.get(name)}" for name in names]
 
 
 def fields(value: object, name: str, first: int = FIRST_ITEMS) -> Iterator[tuple[str, str]]:

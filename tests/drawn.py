@@ -1,4 +1,4 @@
-"""Values that are drawn by number, and one word for what is found: what is kept has all of it."""
+"""Values that are drawn by number, and one line for what is found."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -8,8 +8,8 @@ from ncclprobe.model.values import Struct, replace
 
 
 def word(*values: object) -> str:
-    """Return values as one word, which is kept whole."""
-    return "/".join(map(_text, values)).replace(" ", "_")
+    """Return values as one line."""
+    return "/".join(map(_text, values))
 
 
 def _text(value: object) -> str:

@@ -411,7 +411,7 @@ def _causes_inputs() -> Rows:
     for id, node, nodes, finding in symptoms:
         given = replace(finding("it", "x"), nodes=nodes, related=(Related("x.y", "z"),))
         found = measured.relate([_said(id, node, given), *_CAUSES], every_check(), unused)
-        beside = [f"{each.id}={each.subject}".replace(" ", "_") for each in found[0].findings[0].related]
+        beside = [f"{each.id}={each.subject}" for each in found[0].findings[0].related]
         others = [len(each.related) for verdict in found[1:] for each in verdict.findings]
         yield f"{id} {nodes} {node} {finding.__name__}", (beside, others)
 

@@ -90,7 +90,7 @@ def _machine_inputs() -> Rows:
                 words = (
                     (how.algorithm, how.protocol, how.place, how.bottleneck, how.judged_by, how.links) if how else ()
                 )
-                told += ["/".join([*map(str, words), f"{how.time_us:.5g}" if how else "-"]).replace(" ", "_")]
+                told += ["/".join([*map(str, words), f"{how.time_us:.5g}" if how else "-"])]
             yield f"{nodes} {name}", told
     for gpu in ("dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "dgx-1v", "dgx-b300"):
         system = machines.find(gpu).system()
@@ -115,7 +115,7 @@ def _graph_inputs() -> Rows:
         for gpus in dict.fromkeys(((system.gpus,), (system.gpus,) * 2, (system.gpus, 1), (3,), (2, 2, 2))):
             for release in ((2, 18, 3), (2, 23, 4), (2, 30, 7)):
                 found = graphs(system, Shape(gpus), release)
-                told = found.why.replace(" ", "_") if isinstance(found, Absent) else found
+                told = found.why if isinstance(found, Absent) else found
                 yield f"{number} {system.name} {gpus} {release}", told
 
 
@@ -209,8 +209,8 @@ def _weighed_inputs() -> Rows:
                 each = evidence.weighed(number, system, shape, op, nbytes, by_time=late)
                 told.append(f"{each.worst}/{each.threshold:g}/{each.gross or 0:g}/{each.confidence}")
             calls = ("all_reduce", "all_to_all", "gather")
-            paths = [evidence.path_of(system, shape, op).replace(" ", "_") for op in calls]
-            paths += [evidence.deciding(system, shape, op).replace(" ", "_") for op in calls]
+            paths = [evidence.path_of(system, shape, op) for op in calls]
+            paths += [evidence.deciding(system, shape, op) for op in calls]
             name = (
                 f"{system.network} {system.gdr} {system.sockets} {system.p2p} {system.compute_capability} {system.gpus}"
             )
@@ -260,21 +260,21 @@ def _log_inputs() -> Rows:
     """What is told of each judged log."""
     with tempfile.TemporaryDirectory() as folder:
         for name, (log, options) in test_judged_logs.LOGS.items():
-            yield name, [[line.replace(" ", "_")] for line in test_judged_logs.told(Path(folder), log, options)]
+            yield name, [[line] for line in test_judged_logs.told(Path(folder), log, options)]
 
 
 def _recognised_inputs() -> Rows:
     """What each capture shows and is taken for, and types with a part less, a part more, or a part not known."""
 
     def told(found: Recognised) -> object:
-        return found.candidates, [str(each) for each in found.differs], found.why.replace(" ", "_")
+        return found.candidates, [str(each) for each in found.differs], found.why
 
     for path in CAPTURES:
         facts, firmware = facts_of(path)
         found, system = recognise(seen(facts, firmware)), visible.system_of(facts)
         better = should_be(found, system)
         changed = better if better != system else None
-        source = system.source.replace(" ", "_") if isinstance(system, NodeSystem) else ""
+        source = system.source if isinstance(system, NodeSystem) else ""
         yield path.stem, (told(found), seen(facts, firmware), system, source, changed)
 
 
@@ -299,13 +299,13 @@ _TYPED = (
 
 
 def _boxes_inputs() -> Rows:
-    """What is understood and assumed of boxes as their owners type them, or the refusal; the source as one word."""
+    """What is understood and assumed of boxes as their owners type them, or the refusal."""
     for text in _TYPED:
         try:
             box = machine_of(text, None).system
-            yield text, (box, box.source.replace(" ", "_") if isinstance(box, NodeSystem) else box)
+            yield text, (box, box.source if isinstance(box, NodeSystem) else box)
         except NcclprobeError as refused:
-            yield text, str(refused).replace(" ", "_")
+            yield text, str(refused)
 
 
 def _xml_inputs() -> Rows:
@@ -319,7 +319,7 @@ def _xml_inputs() -> Rows:
 def _path_inputs() -> Rows:
     """The distances of machines by their links, NUMA nodes and the places of their NICs, with relays and near NICs."""
     for name, found in (*test_topology.scenes(), *test_topology.places()):
-        told = ["_".join(test_topology.words(found, gpu).replace(",", "").split()) for gpu in found.gpus]
+        told = [" ".join(test_topology.words(found, gpu).replace(",", "").split()) for gpu in found.gpus]
         near = [f"{gpu}:{'/'.join(found.near(gpu))}" for gpu in found.gpus]
         yield (
             name,
@@ -412,15 +412,15 @@ def _captured_inputs() -> Rows:
     sizes = (8, 100, 1 << 20, 1 << 30)
     for name, facts in nodes.items():
         known = described[name]
-        yield name, (known.machine, known.why.replace(" ", "_"), copies.by_kind(facts), bound.predicted(facts, 4))
+        yield name, (known.machine, known.why, copies.by_kind(facts), bound.predicted(facts, 4))
         gpus = known.system.gpus if known.system else 8
         for count, ranks in product((1, 3), {gpus, max(1, gpus // 2), gpus + 1}):
             shape, given = Shape((ranks,) * count), {f"n{number}": known for number in range(count)}
             made = (expecting(("all_reduce", "all_gather", "gather"), sizes, 4, shape, given),
                     expecting_pairs(1 << 30, shape, given))  # fmt: skip
             own = [band for each in made for band in (*each.bands, *each.node_bands)]
-            short = [f"{each}/{each.expectation.value:.4g}/{each.expectation.worst}".replace(" ", "_") for each in own]
-            yield f"{count} {name} of {ranks}", (short, [each.note.replace(" ", "_") for each in made])
+            short = [f"{each}/{each.expectation.value:.4g}/{each.expectation.worst}" for each in own]
+            yield f"{count} {name} of {ranks}", (short, [each.note for each in made])
     unlike = {name: described[name] for name in ("hgx-h100", "dgx-a100", "hgx-h200")}
     yield "unlike nodes", expecting(("all_reduce",), (1 << 30,), 4, Shape((8, 8, 8)), unlike)
     yield "no nodes", expecting(("all_reduce",), (1 << 30,), 4, Shape((8,)), {})
@@ -454,7 +454,7 @@ def _assumed_inputs() -> Rows:
         nodes = [assumed.Node(box.gpu, box.gpus, *more) for more in ((1,), (2,), (2, "roce"), (2, "", 3))]
         yield (
             f"NICs of {text}",
-            [(made := assumed.assume_nics(box, node)) and made.described.replace(" ", "_") for node in nodes],
+            [(made := assumed.assume_nics(box, node)) and made.described for node in nodes],
         )
     yield "processors", {name: visible.processor(name) for name in _PROCESSORS}
     yield "links", [visible.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]

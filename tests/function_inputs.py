@@ -394,7 +394,7 @@ def _layers_inputs() -> Rows:
     """The layer of a line that holds each mark, and what each layer wraps and offers."""
     for layer in LAYERS:
         marks = [f"{text}:{layer_of(LogEvent(0, 1, text)).name}" for text in (*layer.marks, *layer.begins)]
-        yield layer.name, ([each.replace(" ", "_") for each in marks], layer.wraps, layer.fault, layer.switch)
+        yield layer.name, (marks, layer.wraps, layer.fault, layer.switch)
 
 
 def _rules_inputs() -> Rows:

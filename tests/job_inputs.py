@@ -32,7 +32,7 @@ def _forms_inputs() -> Rows:
 
 
 def _in_words(answers: pasted.Answers) -> dict[str, str]:
-    return {"/".join(map(str, ask)): "_".join(str(said).split()) or "empty" for ask, said in answers.items()}
+    return {"/".join(map(str, ask)): " ".join(str(said).split()) or "empty" for ask, said in answers.items()}
 
 
 def _joined_inputs() -> Rows:
@@ -53,7 +53,7 @@ def _joined_inputs() -> Rows:
     for one, other in dict.fromkeys((*permutations(names, 2), *more)):
         forms = {f"{at}{form}": own for at in (one, other) for form, own in pasted.forms(texts[at])[""].items()}
         whole, odd = pasted.joined(forms)
-        yield f"{one}, {other}", (["_".join(each.split()) for each in odd], _in_words(whole))
+        yield f"{one}, {other}", ([" ".join(each.split()) for each in odd], _in_words(whole))
 
 
 def _pastes_inputs() -> Rows:

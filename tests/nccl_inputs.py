@@ -41,8 +41,8 @@ UNREAD = Absent("not read")
 
 
 def brief(*values: object, why: str = "") -> str:
-    """Values as one word, with the first words of a reason: which rule decided."""
-    return "/".join([*map(str, values), "_".join(why.split()[:14])])
+    """Values in one line, with the first words of a reason: which rule decided."""
+    return "/".join([*map(str, values), " ".join(why.split()[:14])])
 
 
 def runs(told: Iterable[str]) -> list[str]:
@@ -222,9 +222,7 @@ def _matrix_inputs() -> Rows:
         for number, change in enumerate(changes):
             verdicts = judged((test_topo.matrix(test_topo.changed(whole, change), gpus),), "FILE")
             found = [f"{v.id}/{v.status.value}" for v in verdicts]
-            found += [
-                f"{f.severity.value}/{f.subject}/{f.message}".replace(" ", "_") for v in verdicts for f in v.findings
-            ]
+            found += [f"{f.severity.value}/{f.subject}/{f.message}" for v in verdicts for f in v.findings]
             yield f"{gpus} {word}, {number} {other}", found
     for name, texts in test_log.LINES.items():
         yield f"lines of {name}", [log.read(test_log.HEAD + text) for text in texts]

@@ -27,9 +27,9 @@ HOSTS = ("n0", "n0", "n1", "n1")
 
 
 def whole(*values: object) -> list[str]:
-    """Return each value as one word, so that all words of its texts are kept."""
+    """Return each value as JSON in one line."""
     plain = [msgspec.to_builtins(each, str_keys=True, order="deterministic", enc_hook=str) for each in values]
-    return [msgspec.json.encode(_rounded(each)).decode().replace(" ", "_") for each in plain]
+    return [msgspec.json.encode(_rounded(each)).decode() for each in plain]
 
 
 def _rounded(value: Any) -> Any:

@@ -141,5 +141,5 @@ def judged(text: str) -> dict[str, object]:
     """Return what is kept of the doctor's report on a pasted text, as a value for each finding."""
     report = doctored(text)
     found = {f"{number}": each.partition(": ")[::2] for number, each in enumerate(objections(report))}
-    rows = {at: {"of": of.replace(" ", "_"), "says": says} for at, (of, says) in found.items()}
+    rows = {at: {"of": of, "says": says} for at, (of, says) in found.items()}
     return {"ends": f"{report['status']}/{report['exit_code']}", "findings": [*rows.values()]}

@@ -68,7 +68,7 @@ def _agreements_inputs() -> Rows:
     """The configuration that ranks agree on, and the messages for calls that hang, fail or time out."""
     for (name, infos), nodes in product(_TOGETHER.items(), (1, 2)):
         config = agree_on(infos, nodes)
-        yield f"{name}, {nodes}", config, type(config)(**json.loads(whole(config)[0].replace("_", " "))) == config
+        yield f"{name}, {nodes}", config, type(config)(**json.loads(whole(config)[0])) == config
     for entries in _RECORDS:
         yield (
             f"record of {[each.get('state') for each in entries]}",

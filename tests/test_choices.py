@@ -110,7 +110,7 @@ def rows() -> Iterator[tuple[str, object]]:
             yield name, {part: getattr(kept, part) for part in parts}
     for minor, patch in product((6, 8, 12, 13, 19, 20, 24, 26, 28, 30), (0, 3, 7)):
         nets = [chosen(choose(offering(each, 2, minor, patch)).network)[0].name for each in range(2, 15)]
-        yield f"plugins of 2.{minor}.{patch}", [each.replace(" ", "_") for each in nets]
+        yield f"plugins of 2.{minor}.{patch}", nets
     for path in CAPTURES:
         yield f"layout of {path.stem}", layout(snapshot(path.stem))
 

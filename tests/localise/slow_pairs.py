@@ -148,7 +148,7 @@ def rows() -> Iterator[tuple[str, object]]:
             for each in (*found.confirmed, *found.suspects)
         }
         told = [f"{found.kind}/{len(found.confirmed)}/{found.all_slow}/{found.tests}/{found.steps}", causes]
-        lost = [f"{each.src}-{each.dst}-{each.why}".replace(" ", "_") for each in found.lost]
+        lost = [f"{each.src}-{each.dst}-{each.why}" for each in found.lost]
         yield name, {"told": told, "cleared": [*map(str, found.cleared)], "lost": lost, "rails": found.slow_rails}
     for ranks in (2, 4):
         silent = [pair for pair in permutations(range(ranks), 2) if ranks - 1 in pair]

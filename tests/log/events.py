@@ -110,7 +110,7 @@ def kept(log: JobLog) -> Mapping[str, object]:
         f"{e.line}:{e.rank}:{e.local_rank}:{e.host}:{e.pid}:{e.level}:{e.place}:{e.time_s}:{e.step}:{e.text[-60:]}"
         for e in log.events
     ]
-    return {"events": [each.replace(" ", "_") for each in events], "size": log.world_size, **ranks, "begun": begun}
+    return {"events": events, "size": log.world_size, **ranks, "begun": begun}
 
 
 def events() -> Iterator[tuple[str, object]]:

@@ -38,7 +38,7 @@ def around(before: str, words: str, after: str = "") -> str:
 
 
 def in_words(found: Finding) -> str:
-    """Return a finding in one word."""
+    """Return a finding in one line."""
     at, who = found.occurrence, f"{found.severity.name} {found.blame} {found.action} {found.subject} {found.nodes}"
     where = at and f"{at.ranks} {at.hosts} {at.peers} {at.peer_hosts} {at.comm} {at.stream}:{at.line} {at.codes}"
     rests_on = [each.line for each in found.evidence]

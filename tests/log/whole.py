@@ -126,7 +126,7 @@ def _cause(cause: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: cause[name] for name in ("code", "id", "confidence", "severity", "blame", "action", "doctor")},
         **{name: _listed(cause[name]) for name in ("could_be", "ranks", "nodes")},
-        **{"at": ",".join(_places(cause["evidence"])), "said": quoted[:40].replace(" ", "_"), "says": cause["message"]},
+        **{"at": ",".join(_places(cause["evidence"])), "said": quoted[:40], "says": cause["message"]},
         **{"advice": "-".join(cause["fix"].split()[:3]), "fix": cause["fix"], "collect": " ".join(cause["collect"])},
         **{"after": ",".join(f"{each['id']}*{each['count']}" for each in after), "silent": ",".join(suspects)},
     }
