@@ -177,7 +177,7 @@ def _file_sections() -> Iterator[Reader]:
     yield _of("run file", _on_file(lambda path: run_files.read_runs(str(path))), lambda: [report_text(), *tables()])
     logs = literals("log/test_causes.py", "log/test_examples.py", "log/test_reader.py", "nccl/test_log.py")
     yield _of("job's log", lambda each: log_reader.read([("log", [each.encode(errors="replace")])]), logs)
-    ras = literals("facts/test_ras.py")
+    ras = literals("facts/made_up_records.py")
     yield _of("RAS answer", lambda each: read_answer("ras", each.encode(errors="replace")), ras)
     yield _of("explain FILE", _on_file(_explained), lambda: [*logs(), *ras()])
 
