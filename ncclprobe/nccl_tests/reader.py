@@ -121,8 +121,8 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
             raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} rows of nccl-tests: split the log")
     runs += _finish_run(section, path, given)
     own = section.op or section.ranks or section.context.failure(ended=True)
-    if not runs and own and section.context.error:
-        runs = [_run_without_rows(section, path, "the run failed before its first row")]
+    if own and section.context.error and not section.lines:
+        runs.append(_run_without_rows(section, path, "the run failed before its first row"))
     if not runs and (section.missing or section.unread):
         raise UsageError(f"{path}: {section.missing or section.unread[0]}")
     if not runs and section.ranks:

@@ -192,7 +192,7 @@ PLAIN: dict[str, tuple[str, str]] = {
               "n0:7:7 [0] misc/nvmlwrap.cc:74 NCCL WARN Failed to open libnvidia-ml.so.1", UNHANDLED,
               "n1:7:7 [0] transport.cc:1 NCCL WARN Call to connect failed"), ""),
     "a crash in the first row": (lines(HEAD, HEADER, CRASHED, " .. n0 pid 7: Test failure common.cu:519"), ""),
-    "no row": (HEAD, ""),
+    "no row": (HEAD, ""), "the next table failed before its first row": (lines(WHOLE, HEAD, HEADER, DIED), ""),
     # What was assumed, and what is known.
     "slow over assumed NICs": (text(SLOW, 16), ""),
     "slow over known NICs": (text(SLOW, 16), "--machine '8 x H200, 8 x 400 Gb/s ib'"),

@@ -211,7 +211,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             '{"nccl_version": "' + "9" * 50 + '", "communicators": []}', "Job summary", "Communicators... (1s)", *(
             HEAD + _COMM + f"  {line}  \n" for line in (
             "2 job processes are considered dead\n  Process 7 on node h managing GPUs 0,1  ",
-            "Missing communicator data from 3 job processes\n  The missing ranks: 5, 7-8", "The missing rank: 5",
+            "Missing communicator data from 4 job processes\n  The missing ranks: 5, 7-9", "The missing rank: 5",
             "3 ranks have not launched any operations\n  Rank 1" + _AT, "4 ranks have status FINALIZE\n  Rank 1" + _AT,
             "5 ranks reported System error", "Rank 2 has launched up to operation 9" + _AT, "Rank 2 on h1" + _AT,
             "Rank 2 has not launched any operations" + _AT, "Rank 2 has status ABORT" + _AT,

@@ -7,6 +7,7 @@ Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are matched
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -142,8 +143,9 @@ class _Text:
                 self._append(kind, number, line, int(found[1]), found[2] if found.re.groups > 1 else "")
                 return
         if (missing := _MISSING.match(line)) and self.statements:
-            ranks = tuple(RasProcess(rank=int(each)) for each in re.findall(r"\d{1,7}", missing[1])[:64])
-            self.statements[-1] = replace(self.statements[-1], processes=ranks)
+            spans = ((int(one), int(last or one)) for one, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", missing[1]))
+            ranks = islice((rank for one, last in spans for rank in range(one, last + 1)), 64)
+            self.statements[-1] = replace(self.statements[-1], processes=tuple(RasProcess(rank=each) for each in ranks))
             return
         process_ = _process(line)
         for kind, pattern in _ALONE:
