@@ -38,7 +38,7 @@ MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72
 ALL_OPERATIONS = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter,sendrecv"
 WHAT_IF = (("--gpus-per-node", "4"), ("--gpus-per-node", "8,4,8"))
 UNTIMED_FORMS = ("-v", "-q", "--markdown -", "--junit -")
-FORMS = (*UNTIMED_FORMS, "--prometheus -", "--html -")
+FORMS = (*UNTIMED_FORMS, "--prometheus -")
 Rows = Iterator[tuple[str, list[str]]]
 
 
