@@ -89,6 +89,8 @@ OPTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @each_row(("command", "asked", "words"), OPTIONS)
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_the_doctor_and_explain_give_the_report_that_the_command_writes(
     command: str, asked: dict[str, Any], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +195,8 @@ def test_what_is_expected_has_a_source_and_a_threshold() -> None:
 
 
 @each_row("format", get_args(api.Format))
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_a_report_is_rendered_as_the_commands_do(format: api.Format) -> None:
     report, why = api.load(SICK), api.explain(str(LEFT))
     assert api.render(report, format) == delivery.rendered(report, format)
@@ -291,6 +295,8 @@ def test_rows_of_a_log_are_judged_compared_and_merged_by_what_is_asked(
     assert [len(api.baseline("low.json", **each).rows) for each in asked] == [3, 0, 3]
 
 
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_long_work_tells_how_far_it_is_and_is_ended_by_what_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     with caplog.at_level("INFO", "ncclprobe"):

@@ -39,6 +39,8 @@ def misfit(name: str, heads: tuple[str, ...]) -> list[str]:
     return missing + (lines if len(lines) > MOST_LINES else long)
 
 
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_every_check_and_variable_is_explained_on_one_screen() -> None:
     of_checks = ("passes: ", "why: ", "fix: ", "importance:", "silenced:", "example of what it finds:")
     keys = [check.key for parts in CHECKS.values() for check in parts]

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.engine.promises import broken
 from ncclprobe.engine.site import PREFIX
@@ -62,6 +64,8 @@ def test_every_number_that_a_check_judges_has_the_edge_that_was_read() -> None:
     assert len({line.partition("\t")[0] for line in kept}) > 100
 
 
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_what_a_check_says_of_its_cases_after_one_change_is_what_was_read() -> None:
     """A condition that is dropped, or asks for too much, must fail here: tests.checks.changes."""
     kept, now = CHANGES.read_text(encoding="utf-8").splitlines(), list(changes(CHECKS))
@@ -69,6 +73,8 @@ def test_what_a_check_says_of_its_cases_after_one_change_is_what_was_read() -> N
     assert len(kept) > 4000
 
 
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_what_a_check_says_of_mixed_cases_is_what_was_read() -> None:
     """Two conditions at once, another order, a part twice or unknown: tests.checks.mixes."""
     kept = MIXES.read_text(encoding="utf-8").splitlines()

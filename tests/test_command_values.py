@@ -12,9 +12,12 @@ FEWEST = {"explain-nccl": 20, "explain-silent": 20, "explain-others": 15, "expec
           "answers": 75, "texts": 90, "shares": 4, "standing": 420, "logs-others": 110, "logs-reasons": 140,
           "logs-ends": 85, "events": 90, "slow-pairs": 80, "pasted-nodes": 140, "mixed-jobs": 180}  # fmt: skip
 FEW = 8
+COSTLY = {"altered-hgx-h100", "altered-aws-p4d", "altered-gb200-tray", "altered-guest-rxe-root", "log-checks", "starts",
+          "texts", "set-lines", "explain-cases", "drawn-runs", "drawn-systems", "path-fleets"}  # fmt: skip
+OFTEN, AT_TIMES = (), (pytest.mark.slow, pytest.mark.every_time)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=AT_TIMES if each in COSTLY else OFTEN) for each in FILES])
 def test_the_values_that_a_command_prints_and_a_machine_has_are_those_that_were_read(name: str) -> None:
     """A sentence may be rewritten; what it says of which rank, cause, rate or limit may not change unread."""
     kept, now = (KEPT / f"{name}.txt").read_text(encoding="utf-8"), text(name)

@@ -46,6 +46,8 @@ READERS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.timeout(300)
 @each_row("unit", UNITS)
 @each_row("reader", READERS.values(), ids=READERS)
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_a_long_text_of_one_pattern_is_read(reader: Callable[[str], Any], unit: str) -> None:
     with contextlib.suppress(ValueError):  # refused is read
         reader(unit * (LENGTH // len(unit)) + "!")

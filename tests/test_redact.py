@@ -120,6 +120,8 @@ JUDGED = {
 
 
 @each_row("text", JUDGED.values(), ids=JUDGED)
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_a_redacted_capture_is_judged_as_the_original(text: str, tmp_path: Path) -> None:
     assert_judged_alike(text, tmp_path)
     assert len(JUDGED) > 12

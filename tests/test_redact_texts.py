@@ -226,6 +226,8 @@ PIECES = (
 
 
 @each_row("piece", PIECES.split("|"))
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_a_text_that_says_one_thing_over_and_over_takes_one_pass(piece: str) -> None:
     """Were it quadratic, 64 KiB would take minutes, and the test's own limit would end it."""
     redactor = Redactor(KEY)

@@ -108,6 +108,8 @@ def on_gpu(name: str, folder: Path, *patterns: str) -> list[dict[str, Any]]:
 
 @each_row("patterns", [("*.log",), ("*.log", "*.fr.json")], ids=["logs", "logs and flight records"])
 @each_row("name", sorted(H100.keys() - UNNOTICED - HANGS))
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_what_was_done_to_a_job_on_a_gpu_is_named_and_no_other_rank(
     name: str, patterns: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -147,6 +149,8 @@ def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path)
 
 
 @each_row("name", [name for name in sorted(STAND_IN) if Path(name).name.startswith("job-")])
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_the_logs_of_a_job_on_a_stand_in_name_cause_and_rank(name: str, tmp_path: Path) -> None:
     case, found = STAND_IN[name], causes(ON_CPU / name, tmp_path)
     assert bool(found) == bool(case["code"])

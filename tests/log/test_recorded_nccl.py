@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ncclprobe.commands import explain
 from tests.recorded_jobs import read
 
@@ -51,6 +53,8 @@ def tells(release: str, name: str) -> bool:
 CASES = [(release, name) for release, rows in RECORDED.items() for name in rows if tells(release, name)]
 
 
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_what_was_made_is_named_with_its_very_rank(tmp_path: Path) -> None:
     """Of the failures of which an answer without a cause would be wrong; no rule was written of them.
 

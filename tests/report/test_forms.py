@@ -78,6 +78,8 @@ MANY: dict[str, Callable[[], Report]] = {
 
 
 @each_row("many", MANY)
+@pytest.mark.slow
+@pytest.mark.every_time
 def test_no_report_makes_more_than_the_limit(many: str) -> None:
     text = markdown.render(MANY[many]())
     assert len(text.encode()) <= markdown.MOST_BYTES

@@ -30,7 +30,7 @@ from ncclprobe.session.ranks.launch import held_port
 from ncclprobe.session.watchdog import watchdog
 from ncclprobe.signals import ENDING
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.every_time, pytest.mark.timeout(300)]
 KiB, RANKS = 1 << 10, 4
 MODEL = ["--params", "40K", "--layers", "2", "--tokens", "16", "--micro-batches", "2"]
 OTHERS = """
@@ -71,6 +71,8 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     pytest.importorskip("torch")
+    from ncclprobe.session.measure import ladder
+
     lab = Launcher(tmp_path_factory.mktemp("job"))
     environment, handlers = dict(os.environ), {number: signal.getsignal(number) for number in ENDING}
     path = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))), "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -92,6 +94,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch, held_port() as port:
         seat = by_hand(str(port), RANKS)
         patch.setattr(settings, "_OURS", {})
+        for name in ("_TOKENS", "STEPS"):  # `everything` makes them small
+            patch.setattr(ladder, name, getattr(ladder, name))
         for module in (rank, watchdog):
             patch.setattr(module, "leave", leave)
         patch.setattr(watchdog, "wait_for_the_end", wait)
