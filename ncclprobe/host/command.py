@@ -61,6 +61,7 @@ def _is_executable(path: str) -> bool:
 
 @cache
 def is_own(program: str) -> bool:
+    """Return whether root or this user owns the program, and nobody else may change it."""
     try:
         files.trusted_folder(Path(program).parent)
         real = Path(program).resolve(strict=True)

@@ -141,6 +141,7 @@ def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> li
 
 
 def field_value(library: Library, value: Any) -> int | float:
+    """Return the value of one field. Raises NVML's error of that field."""
     if value.nvmlReturn:
         raise library.nvml.NVMLError(value.nvmlReturn)
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # NVML_VALUE_TYPE_… 0 to 6

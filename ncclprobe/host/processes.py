@@ -156,6 +156,7 @@ def _words_or_none(pid: int) -> list[str]:
 
 
 def owner(user: int) -> str:
+    """Return the user's name, or the number if it has none."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:  # as in a container
@@ -290,10 +291,12 @@ def _scheduler_lag_s(processor: int, look: int) -> float | None:
 
 
 def age_s(start: int) -> float:
+    """Return the seconds since `start`, a clock tick of the time since boot."""
     return round(max(time.clock_gettime(time.CLOCK_BOOTTIME) - start / USER_HZ, 0.0), 2)
 
 
 def threads(path: str) -> list[str]:
+    """Return the ids of the threads of the process at `path`; empty: it is gone."""
     try:
         return sorted(os.listdir(f"{path}/task"), key=int)[: bounds.JOB_THREADS]  # noqa: PTH208
     except OSError:

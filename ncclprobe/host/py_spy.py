@@ -88,6 +88,7 @@ def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def dump(pid: str) -> str:
+    """Return py-spy's JSON of a process's stacks. Raises Missing, Failed."""
     if not (program := installed()):
         raise Missing("py-spy is not installed; run `pip install py-spy`")
     asked = [program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid]

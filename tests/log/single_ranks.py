@@ -300,7 +300,8 @@ KNOWN = logs(
     around("n1:7:7 [0] NCCL TRACE ", "ms for recv operation to complete, Heartbeat monitor timed out, GPU is lost, "
                                      "unhandled system error"),
 )  # fmt: skip
-EACH = logs("""\
+EACH = logs(
+    """\
 33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady↵[rank1]: RuntimeError: x
 33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady↵[rank1]: step 7 loss 2
 [rank3]: Traceback (most recent call last):↵[rank3]:   File "optim.py", line 12, in step↵[rank3]: AssertionError: Rank \
@@ -324,29 +325,6 @@ cause of the following exception:↵↵Traceback (most recent call last):↵  Fi
 launch()↵KeyError: 'conversations'
 Traceback (most recent call last):↵  File "/x/ray/train/utils.py", line 43, in check↵    \
 ray.get(ref)↵ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.
-Traceback (most recent call last):↵  File "hub.py", line 1, in get↵KeyError: 'etag'↵retrying↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss \
-2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2↵step: loss 2
 Exception ignored in: <function Pool.__del__ at 0x7f>↵Traceback (most recent call last):↵  File "pool.py", line 1, in \
 __del__↵AttributeError: _state
 [rank0]: Traceback (most recent call last):↵[rank0]: RuntimeError: Connection closed by peer↵Root Cause (first \
@@ -371,5 +349,8 @@ service not known).↵[E socket.cpp:1013] [c10d] The client socket has timed out
 to (10.0.0.1, 29500).
 I:NCCL version 2.24.3+cuda12.6↵n1:7:7 [0] include/alloc.h:140 NCCL WARN Cuda failure 304 'operation not permitted'
 I:NCCL version 2.27.3+cuda12.8↵W:Cuda failure 'OS call failed or operation not supported on this OS'
-""")
+""",
+    f"""Traceback (most recent call last):↵  File "hub.py", line 1, in get↵KeyError: 'etag'↵retrying↵\
+{"step: loss 2↵" * 199}step: loss 2""",
+)
 TEXTS = tuple(map(of, (CRASHES, EXITS, EXCEPTIONS, CALLS, COLLECTIVES, MORE, SILENT, KNOWN, EACH)))

@@ -348,6 +348,7 @@ async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) 
 
 
 def agree(rates: list[float]) -> bool:
+    """Return whether the two best rates are near each other."""
     *_, second, best = sorted(rates)
     return second >= AGREE * best
 

@@ -97,6 +97,7 @@ class Library:
 
 
 def refusal(name: str, number: int) -> VerbsError:
+    """Return the error of a verb that failed with this errno."""
     words = os.strerror(number) if number else "failed without a reason"
     return VerbsError("refused", f"{name}: {words}{hint(name, number)}", call=name, errno=number)
 

@@ -246,6 +246,7 @@ def unexpected_exits(codes: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def exit_text(code: int, received: str) -> str:
+    """Return how a rank ended, in words: its exit code, or the signal."""
     names = {number.value: number.name for number in signal.Signals}
     by = received or names.get(-code if code < 0 else code - 128, "")
     if by or code < 0:

@@ -83,6 +83,7 @@ def main() -> int:
 
 
 def hello() -> Hello:
+    """Return what this host says of itself before it is told what to do."""
     from ncclprobe.host.live import LiveHost
     from ncclprobe.session.ranks.identity import devices
 

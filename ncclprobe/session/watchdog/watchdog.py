@@ -450,4 +450,5 @@ class Watchdog:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error, cut to 200 characters."""
     return str(error).strip().partition("\n")[0][:200]
