@@ -67,7 +67,6 @@ STRANGERS_PATIENCE_S = 1.0
 """Wait for a greeting if something else may listen: leave within a second (docs/threat-model.md)."""
 _BY_ERRNO: dict[int, Kind] = {
     errno.ECONNREFUSED: "refused",
-    errno.ETIMEDOUT: "filtered",
     errno.EHOSTUNREACH: "unreachable",
     errno.ENETUNREACH: "unreachable",
     errno.EADDRNOTAVAIL: "address",

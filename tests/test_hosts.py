@@ -1,19 +1,22 @@
 """``--hosts``: which hosts, what each is told, and what becomes of one that fails. ssh is tests/fake_ssh.py."""
 
 import argparse
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from report.samples import HEALTHY
 
 from ncclprobe.commands import hosts, main, over_ssh
 from ncclprobe.model.values import replace
+from ncclprobe.report import json as as_json
 from ncclprobe.report.delivery import Output
 from ncclprobe.session.ssh import here, there
 from ncclprobe.wire import SECRET_BYTES
@@ -138,6 +141,100 @@ def test_without_a_host_that_answers_nothing_is_judged_and_too_large_an_order_is
     capsys.readouterr()
     assert main(["doctor", "--hosts", "fit", "--config", "own.toml"]) == 2
     assert f"at most {there.ORDER_BYTES} are passed on" in capsys.readouterr().err
+
+
+ATTACHED = [
+    gzip.decompress((ROOT / "tests" / "data" / f"attach-2-nodes-n{node}.jsonl.gz").read_bytes()).decode()
+    for node in (0, 1)
+]
+
+
+class Answering(here.Calls):
+    """Two hosts with 8 GPUs and none, which do at once what they are told, and one without a route."""
+
+    outcomes_of: Sequence[there.Outcome] = ()
+
+    def greet(self, timeout_s: float, progress: Callable[[str], None]) -> list[here.Call]:
+        self.all[0].hello, self.all[1].hello = there.Hello("1", 8, 20_000), there.Hello("1", 0, 20_001)
+        for call in self.all[2:]:
+            call.fail("ssh", "No route to host")
+        return self.all[:2]
+
+    def outcomes(self, calls: Sequence[here.Call], deadline: float) -> None:
+        self._say("a rank says")
+        for call, outcome in zip(calls, self.outcomes_of, strict=False):
+            call.outcome = outcome
+
+
+@pytest.fixture
+def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[there.Order]:
+    """What the hosts are told to start."""
+    told: list[there.Order] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(over_ssh, "Calls", Answering)
+    monkeypatch.setattr(here.Call, "order", lambda _, order: told.append(order))
+    return told
+
+
+def test_the_hosts_of_a_job_keep_their_looks_and_one_report_names_the_rank(
+    orders: list[there.Order], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [there.Outcome((0,), "", {"n.jsonl": text}, node + 1) for node, text in enumerate(ATTACHED)]
+    monkeypatch.setattr(Answering, "outcomes_of", found)
+    argv = ["attach", "--hosts", "me@h0,h1,h2", "--exit-code", "--stacks", "--json", "r.json"]
+    assert main([*argv, "--keep", "kept"]) == 4
+    report, said = json.loads(Path("r.json").read_text()), capsys.readouterr()
+    assert [(order.words[:-1], order.ranks, order.keep) for order in orders] == [
+        (("attach", "--exit-code", "--stacks", "--timeout"), ({"NCCLPROBE_HOST": "1"},), True)
+    ] * 2
+    assert 50 < float(orders[0].words[-1]) < 60
+    stuck = [(each["name"], each["ranks"]) for each in report["classes"]]
+    assert (stuck, report["standing"]["word"]) == ([("stuck outside", [2]), ("waiting", [0, 1, 3])], "STUCK")
+    assert (report["missing_nodes"], report["notes"][-1]) == (["h2"], "h2 was not examined (No route to host)")
+    left = "ncclprobe: --hosts: 3 captures are left out: together they are too large"
+    assert {"a rank says", left} <= {*said.err.splitlines()}
+    kept = {path.name: path.read_text() for path in Path("kept").iterdir()}
+    assert kept == {"me@h0-n.jsonl": ATTACHED[0], "h1-n.jsonl": ATTACHED[1]}
+    assert main([*argv, "--keep", "hidden", "--redact-key", "k" * 20, "-q"]) == 4
+    assert "a rank says" not in capsys.readouterr().err
+    hidden = {path.name: path.read_text() for path in Path("hidden").iterdir()}
+    assert sorted(hidden) == ["host0.jsonl", "host1.jsonl"]
+    assert not any(json.loads(text.split("\n")[0])["node"] in ("n0", "n1") for text in hidden.values())
+    assert "was not examined (No route to host)" in Path("r.json").read_text()
+    monkeypatch.setattr(Answering, "outcomes_of", [])
+    for more, words in (
+        (["--pid", "1"], "--pid examines one node, so it cannot be used with --hosts"),
+        (["--watch", "9"], "--watch examines one node, so it cannot be used with --hosts"),
+        ([], "--hosts: no rank of a job was found on any host (h2: No route to host)"),
+    ):
+        assert main([*argv, *more]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"ncclprobe: {words}"
+
+
+def test_a_command_on_hosts_starts_a_rank_per_gpu_and_delivers_the_first_hosts_report(
+    orders: list[there.Order], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = there.Outcome((0,), as_json.render(HEALTHY), {"n0.jsonl": "a", "n1.jsonl": "b"}, 2)
+    monkeypatch.setattr(Answering, "outcomes_of", [first, there.Outcome((0,), "", {"other.jsonl": "c"})])
+    argv = ["bandwidth", "--hosts", "h0,h1,h2", "--json", "r.json", "--timeout", "9", "--op", "all_gather"]
+    for more, ranks in (([], (8, 1)), (["--backend", "gloo"], (1, 1)), (["--nproc", "3"], (3, 3))):
+        orders.clear()
+        assert main([*argv, *more, "--keep", "kept"]) == 3
+        assert tuple(len(order.ranks) for order in orders) == ranks
+        assert [(order.report, order.keep) for order in orders] == [(True, True), (False, False)]
+        assert orders[0].words[:-1] == ("bandwidth", "--op", "all_gather", *more[: 2 * ("gloo" in more)], "--timeout")
+    report = as_json.read("r.json")
+    assert report.command == "ncclprobe bandwidth --hosts h0,h1,h2 --json r.json --timeout 9 --op all_gather " + (
+        "--nproc 3 --keep kept"
+    )
+    assert (report.nodes, report.missing_nodes) == (HEALTHY.nodes, ("h2",))
+    assert {path.name: path.read_text() for path in Path("kept").iterdir()} == first.kept
+    left = "ncclprobe: --keep: 2 captures are left out, because together they are too large"
+    assert capsys.readouterr().err.splitlines()[-1] == left
+    monkeypatch.setattr(Answering, "outcomes_of", [there.Outcome((5, 7), "no report")])
+    assert main([*argv, "-q"]) == 3
+    found = [(each.subject, each.message) for each in as_json.read("r.json").checks[-1].findings]
+    assert ("h0", "ended before it reported: exit code 5, 7, and no report") in found
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe import wire
+from ncclprobe.model import bounds
 from ncclprobe.wire import Wire, WireError
 from tests.awaited import awaited
 from tests.each_row import each_row
@@ -50,10 +52,12 @@ async def served(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[int
         await asyncio.sleep(0.01)
 
 
-def ours(then: Callable[[Wire], Awaitable[None]], troubles: list[WireError] | None = None) -> Handler:
+def ours(
+    then: Callable[[Wire], Awaitable[None]], troubles: list[WireError] | None = None, key: wire.Key = TOKEN
+) -> Handler:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            talk = await wire.accept(reader, writer, TOKEN, soon())
+            talk = await wire.accept(reader, writer, key, soon())
             await then(talk)
         except WireError as error:
             if troubles is not None:
@@ -79,7 +83,15 @@ async def echo(talk: Wire) -> None:
         await talk.send(await talk.receive(soon()), soon())
 
 
-async def trouble(port: int, token: bytes = TOKEN, host: str = "127.0.0.1", **details: Any) -> WireError:
+async def heard(troubles: list[WireError], words: str = "") -> None:
+    """Wait until the other side has had a trouble that begins with these words."""
+    end_s = soon()
+    while not any(str(each).startswith(words) for each in troubles):
+        assert time.monotonic() < end_s, troubles
+        await asyncio.sleep(0.01)
+
+
+async def trouble(port: int, token: wire.Key = TOKEN, host: str = "127.0.0.1", **details: Any) -> WireError:
     with pytest.raises(WireError) as caught:
         await wire.connect(host, port, token, soon(1.0), **details)
     return caught.value
@@ -115,7 +127,14 @@ GREETING = b"ncclprobe/2 token " + b"0" * 32 + b"\n"
     [
         (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "foreign", "HTTP/1.1 400"),
         (saying(b"ncclprobe/1 " + b"0" * 39), "foreign", "ncclprobe/1"),
-        (saying(b"ncclprobe/2 token short"), "foreign", "short"),
+        (saying(b"ncclprobe/2 token short"), "foreign", "is not ncclprobe; it sent 'ncclprobe/2 token short'"),
+        (saying(GREETING.replace(b"0", b"g")), "foreign", "gggg"),
+        (saying(GREETING.replace(b"token", b"other")), "foreign", "other"),
+        (saying(GREETING.replace(b"token", b"munge")), "stranger", "with a munge, but this node with a token"),
+        (saying(GREETING + b"\0\0\0\x40" + b"\0" * 40, stay_s=0.2), "reset", "hung up within a message"),
+        (saying(GREETING + b"\0\0\0\x41" + b"\0" * 40, stay_s=3.0), "too-big", "announced 65 bytes; at most 64 "),
+        (saying(GREETING, stay_s=0.2), "reset", "hung up"),
+        (saying(GREETING + b"\0\0\0\x09" + b"\0" * 40, stay_s=3.0), "silent", "within a message of 9 bytes"),
         (saying(b"\x16\x03\x01\x00\x1b[31m" * 10), "foreign", r"\x16"),
         (saying(b""), "hung-up", "closed the connection without a message"),
         (saying(b"", stay_s=3.0), "silent", "said nothing"),
@@ -148,9 +167,104 @@ def test_a_port_where_nobody_listens_one_that_never_answers_and_a_foreign_own_ad
             assert asyncio.run(away).kind == "address"
 
 
+ERRNOS = {
+    errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable", errno.EADDRNOTAVAIL: "address", errno.EINVAL: "address", errno.EPERM: "denied",
+    errno.EACCES: "denied", errno.EIO: "unreachable",
+}  # fmt: skip
+
+
+@each_row(
+    ("error", "source", "kind", "why"),
+    [
+        *((OSError(number, f"no {number}"), "", kind, f"no {number}") for number, kind in ERRNOS.items()),
+        (OSError(errno.EIO, "no"), "10.0.0.1", "unreachable", "no"),
+        (OSError(errno.ETIMEDOUT, "no"), "", "filtered", ""),
+        (OSError("no such name"), "10.0.0.1", "address", "no such name"),
+        (OSError("no such name"), "", "unreachable", "no such name"),
+    ],
+)
+def test_how_the_kernel_refuses_to_connect_says_who_did(
+    error: OSError, source: str, kind: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(asyncio, "open_connection", refused)
+    found = asyncio.run(trouble(7, host="n1", source=source))
+    assert (found.kind, str(found)) == (kind, f"n1 port 7: {why}" if why else "no answer from n1 port 7")
+
+
+class Ticket:
+    """A credential that only its own user can open."""
+
+    def __init__(self, sealed: bytes = b"sealed", key: bytes = b"k" * 32) -> None:
+        self.sealed, self.own = sealed, key
+
+    async def offer(self, deadline: float) -> tuple[bytes, bytes]:
+        return self.sealed, self.own
+
+    async def key(self, credential: bytes, deadline: float) -> bytes:
+        if credential != b"sealed":
+            raise WireError("stranger", "it is of another user")
+        return self.own
+
+
+@awaited
+async def test_a_credential_holds_the_key_and_another_users_or_a_token_is_a_stranger() -> None:
+    troubles: list[WireError] = []
+    async with served(ours(echo, troubles, Ticket())) as port:
+        talk = await wire.connect("127.0.0.1", port, Ticket(), soon())
+        await talk.send({"a": 1}, soon())
+        assert await talk.receive(soon()) == {"a": 1}
+        talk.close()
+        long = f"announced a credential of {bounds.CREDENTIAL_BYTES + 1} bytes"
+        other = "authenticates with a token, but this node with a munge"
+        for key, kind, said in (
+            (Ticket(b"other"), "stranger", "it is of another user"),
+            (Ticket(b"x" * bounds.CREDENTIAL_BYTES), "stranger", "it is of another user"),
+            (Ticket(b"x" * (bounds.CREDENTIAL_BYTES + 1)), "reset", long),
+            (Ticket(key=b"l" * 32), "stranger", "has another token: it belongs to another run, or has another NCCLPR"),
+            (TOKEN, "stranger", other),
+        ):
+            assert (await trouble(port, key)).kind == kind, said
+            await heard(troubles, said)
+
+
+@awaited
+async def test_a_secret_is_sealed_for_the_other_side_and_filler_is_no_message() -> None:
+    secret = bytes(range(wire.SECRET_BYTES))
+    taken: list[object] = []
+
+    async def take(talk: Wire) -> None:
+        await talk.discard(3_000_000, soon())
+        taken.extend([await talk.receive(soon()), talk.peer])
+        await talk.send({"sealed": talk.seal(secret).hex()}, soon())
+        await talk.discard(10, soon())
+
+    troubles: list[WireError] = []
+    async with served(ours(take, troubles)) as port:
+        talk = await wire.connect("127.0.0.1", port, TOKEN, soon(), options=wire.segments_of(wire.SMALL_SEGMENT))
+        await talk.send_filler(b"x" * 3_000_000, soon())
+        await talk.send({"a": 1}, soon())
+        sealed = bytes.fromhex((await talk.receive(soon()))["sealed"])
+        assert (talk.seal(sealed), sealed != secret) == (secret, True)
+        assert (taken, talk.peer) == ([{"a": 1}, "127.0.0.1"], "127.0.0.1")
+        segment = talk.option(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 4)
+        assert segment is not None
+        assert 400 < int.from_bytes(segment, sys.byteorder) <= wire.SMALL_SEGMENT
+        assert (talk.option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 4) or b"\0")[0] > 0
+        assert talk.option(socket.IPPROTO_TCP, 9999, 4) is None
+        await talk.send_filler(b"x" * 9, soon())
+        talk.close()
+        await heard(troubles, "hung up within a stream")
+    assert [each.kind for each in troubles] == ["reset"]
+
+
 STOPPED = """
 import asyncio, time
 from ncclprobe import wire
+from ncclprobe.model import bounds
 async def handle(r, w):
     await wire.accept(r, w, b"the token of this run", time.monotonic() + 20)
     await asyncio.sleep(20)
@@ -186,14 +300,14 @@ def test_a_peer_that_stops_within_a_conversation_is_silent_at_the_deadline() -> 
             child.kill()
 
 
-def forged(message: bytes, number: int, speaker: bytes = b"answerer") -> Handler:
-    """A peer that knows the token, and sends `message` deflated and signed as frame `number`."""
+def forged(message: bytes, number: int, speaker: bytes = b"answerer", packed: bytes = b"") -> Handler:
+    """A peer that knows the token, and sends `message` deflated, or `packed`, signed as frame `number`."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs = (await reader.readline())[len(b"ncclprobe/2 ") : -1]
         nonce = b"token " + b"0" * 32
         writer.write(b"ncclprobe/2 " + nonce + b"\n")
-        for index, body in ((0, zlib.compress(b"{}")), (number, zlib.compress(message))):
+        for index, body in ((0, zlib.compress(b"{}")), (number, packed or zlib.compress(message))):
             signed = speaker + theirs + nonce + index.to_bytes(8, "big") + body
             mac = wire.hmac.digest(TOKEN, signed, hashlib.sha256)
             writer.write(len(body).to_bytes(4, "big") + mac + body)
@@ -209,26 +323,43 @@ async def heard_of(handler: Handler, limit: int = 1000) -> dict[str, Any] | str:
         try:
             return await talk.receive(soon(1.0), limit)
         except WireError as error:
-            return error.kind
+            return f"{error.kind}: {error}"
         finally:
             talk.close()
+
+
+NO_MESSAGE = "garbled: sent {} bytes that are not a message"
+TOO_BIG = "too-big: sent a message of more than 1000 bytes"
 
 
 @each_row(
     ("message", "number", "heard"),
     [
         (b'{"a": 1}', 1, {"a": 1}),
-        (b'{"a": 1}', 0, "garbled"),  # a frame that was heard before, or out of its order
-        (b"[1]", 1, "garbled"),
-        (b"not json", 1, "garbled"),
-        (b'{"a": NaN}', 1, "garbled"),
-        (b"[" * 100_000, 1, "too-big"),
-        (b'{"a":' * 150, 1, "garbled"),
-        (json.dumps({"a": "0" * 10_000_000}).encode(), 1, "too-big"),
+        # a frame that was heard before, or out of its order
+        (b'{"a": 1}', 0, "garbled: sent a message with a wrong signature"),
+        (b"[1]", 1, "garbled: sent a message that is not a JSON object"),
+        *(
+            (text, 1, NO_MESSAGE.format(len(zlib.compress(text))))
+            for text in (
+                b"not json", b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": 1e999}', b'{"a":' * 150, b'{"a": "\\ud800"}',
+                b'{"a": "\\uDFFF"}', b'{"a": %s}' % (b"9" * (bounds.WHOLE_DIGITS + 1)),
+            )
+        ),
+        (b'{"a": %s}' % (b"9" * bounds.WHOLE_DIGITS), 1, {"a": int("9" * bounds.WHOLE_DIGITS)}),
+        (b'{"a": 1.5e3, "b": "\\ud83d\\ude00"}', 1, {"a": 1500.0, "b": "\U0001f600"}),
+        (json.dumps({"a": "0" * 991}).encode(), 1, {"a": "0" * 991}),
+        (json.dumps({"a": "0" * 992}).encode(), 1, TOO_BIG),
+        (b"[" * 100_000, 1, TOO_BIG),
+        (json.dumps({"a": "0" * 10_000_000}).encode(), 1, "too-big: announced 9750 bytes; at most 1000 are taken"),
     ],
-)
+)  # fmt: skip
 def test_only_whole_objects_within_their_bounds_are_taken(message: bytes, number: int, heard: Any) -> None:
     assert asyncio.run(heard_of(forged(message, number))) == heard
+
+
+def test_a_body_that_was_not_deflated_is_no_message() -> None:
+    assert asyncio.run(heard_of(forged(b"", 1, packed=b"\xff" * 9))) == NO_MESSAGE.format(9)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans())
@@ -242,8 +373,4 @@ async def test_no_bytes_end_in_anything_but_a_named_trouble(pieces: list[bytes],
             writer.write_eof()
             await asyncio.wait_for(reader.read(), 5)
         writer.close()
-        for _ in range(100):
-            if troubles:
-                break
-            await asyncio.sleep(0.01)
-    assert troubles
+        await heard(troubles)

@@ -162,7 +162,7 @@ def _attach_to_hosts(
     if options.keep:
         over_ssh.keep(options.keep, _redact_captures(options.redactor, kept), 0)
     found = running.stands(snapshots)
-    notes = [f"{each.host}: not examined: {each.words}" for each in started.failed]
+    notes = [f"{each.host} was not examined ({each.words})" for each in started.failed]
     report = over_ssh.add_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
     return options.redactor.report(report) if options.redactor else report
 
