@@ -6,24 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, product
 from pathlib import Path
 
-from expect import drawn, test_bands, test_baselines, test_bound, test_judged_logs, test_topology_file
-from expect.boxes import (
-    A100,
-    ALPS,
-    B200,
-    CAPTURES,
-    GB300,
-    H100,
-    HIGH,
-    MEGA,
-    MESH,
-    P4DE,
-    PLAIN,
-    RACK,
-    SOCKETS,
-    V100,
-    facts_of,
-)
+from expect import boxes, drawn, test_bands, test_baselines, test_bound, test_judged_logs, test_topology_file
+from expect.boxes import A100, ALPS, B200, CAPTURES, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, SOCKETS, V100
 from expect.nccl_machines import TOPOLOGIES
 
 from ncclprobe.checks.run.rows import ROW
@@ -270,7 +254,7 @@ def _recognised_inputs() -> Rows:
         return found.candidates, [str(each) for each in found.differs], found.why
 
     for path in CAPTURES:
-        facts, firmware = facts_of(path)
+        facts, firmware = boxes.facts_of(path)
         found, system = recognise(seen(facts, firmware)), visible.system_of(facts)
         better = should_be(found, system)
         changed = better if better != system else None
@@ -452,10 +436,7 @@ def _assumed_inputs() -> Rows:
     for text in ("8 x H200", "2 x L40S", "4 x GH200", "8 x H200, 1 x NDR"):
         box = composed(text)
         nodes = [assumed.Node(box.gpu, box.gpus, *more) for more in ((1,), (2,), (2, "roce"), (2, "", 3))]
-        yield (
-            f"NICs of {text}",
-            [(made := assumed.assume_nics(box, node)) and made.described for node in nodes],
-        )
+        yield (f"NICs of {text}", [(made := assumed.assume_nics(box, node)) and made.described for node in nodes])
     yield "processors", {name: visible.processor(name) for name in _PROCESSORS}
     yield "links", [visible.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
 

@@ -14,18 +14,9 @@ from ncclprobe.facts.run.samples import NicTraffic
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl import log
+from ncclprobe.nccl import gpudirect, log
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, forces_ll128, parse_pin, stranded
-from ncclprobe.nccl.gpudirect import (
-    Level,
-    decide,
-    gdr_level,
-    has_dma_buf,
-    kernel_support,
-    nvls,
-    p2p_level,
-    peer_transports,
-)
+from ncclprobe.nccl.gpudirect import Level, decide, gdr_level, has_dma_buf, kernel_support, nvls, p2p_level
 from ncclprobe.nccl.hcas import caught_besides, parse_selector, pick, select, wish
 from ncclprobe.nccl.interfaces import find_interfaces, same_subnet
 from ncclprobe.nccl.nic_traffic import operation_traffic
@@ -116,7 +107,7 @@ def _peer_inputs() -> Rows:
             found = []
             for read, write in product(words, words):
                 access = PeerAccess({(0, 1): read}, {(0, 1): write})
-                found += peer_transports(two, access, both, Level(level), release)
+                found += gpudirect.peer_transports(two, access, both, Level(level), release)
             name = f"{path}, {ignore}, {shared}, {level}, {release}"
             yield name, runs(brief(each.transport, each.broken) for each in found)
     kinds: list[dict[str, Any]] = [

@@ -212,14 +212,8 @@ def systems() -> Rows:
         nbytes, release = draw.choice(_SIZES), draw.choice(_RELEASES)
         if number >= 420:
             found = predict(system, shape, op, nbytes, release)
-            short = found and (
-                found.algorithm,
-                found.protocol,
-                found.channels,
-                found.time_us,
-                found.wire_GBps,
-                found.confidence,
-            )
+            names = ("algorithm", "protocol", "channels", "time_us", "wire_GBps", "confidence")
+            short = found and tuple(getattr(found, name) for name in names)
             yield f"{number} {op} {nbytes} {shape.gpus}", word(short)
             continue
         settings = pinned(having(**some_of(draw, _PINS)), release) if number % 3 == 1 else NOTHING

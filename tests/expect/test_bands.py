@@ -46,11 +46,7 @@ WRONG = (
     *(toml(threshold_GBps="101"), toml(tolerance="0.1"), toml(threshold_GBps=None, tolerance="20")),
     *(toml(op='"allreduce"'), toml(source=None), toml(nbytes=None), toml(min_bytes="1"), toml(nbytes='"1T"')),
     *(toml(nbytes="1.5"), toml(nbytes="0"), toml(nbytes=None, min_bytes="9", max_bytes="8")),
-    *(
-        toml() + toml(nbytes=None, min_bytes='"1K"'),
-        toml(nbytes="9" * 400),
-        ".".join("a" * 20_000) + " = 1\n",
-    ),
+    *(toml() + toml(nbytes=None, min_bytes='"1K"'), toml(nbytes="9" * 400), ".".join("a" * 20_000) + " = 1\n"),
 )
 """Files that are refused; their messages are in tests/data/command_values/refused.txt."""
 
@@ -76,6 +72,8 @@ SIZES = (1023, 1024, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1)
         ({}, "all_reduce 1 MiB", [1 << 20]),
         ({"nbytes": None, "min_bytes": '"1K"', "max_bytes": '"4K"'}, "all_reduce from 1 KiB to 4 KiB", [1024, 4096]),
         ({"nbytes": None, "min_bytes": '"1K"'}, "all_reduce from 1 KiB", [*SIZES[1:]]),
+        ({"nbytes": None, "max_bytes": '"4K"'}, "all_reduce from 1 B to 4 KiB", [1023, 1024, 4096]),
+        ({"nbytes": None, "min_bytes": '"4K"', "max_bytes": '"4K"'}, "all_reduce 4 KiB", [4096]),
     ],
 )
 def test_a_band_says_what_it_speaks_for_both_ends_and_no_more(
@@ -84,6 +82,16 @@ def test_a_band_says_what_it_speaks_for_both_ends_and_no_more(
     (band,) = from_toml(toml(**sizes), "b")
     assert first_of([band], 3) == words
     assert [n for n in SIZES if band.covers(replace(ROW, nbytes=n))] == covered
+
+
+def test_neighbours_in_any_order_are_taken_and_two_numbers_for_one_size_of_one_operation_refused() -> None:
+    def found(*ends: tuple[int, int]) -> int:
+        parts = [toml(nbytes=None, min_bytes=low, max_bytes=high) for low, high in ends]
+        return len(from_toml("".join([*parts, toml(op='"broadcast"', nbytes="9")]), "b"))
+
+    assert found((9, 10), (1, 8)) == 3
+    with pytest.raises(UsageError, match="expect 2 and expect 1 overlap for all_reduce; keep one per size"):
+        found((9, 10), (1, 9))
 
 
 def report(*rows: Measurement) -> Report:
@@ -168,6 +176,10 @@ def test_a_disturbance_explains_what_it_can_and_no_more() -> None:
     assert judge(row(20), BAND, disturbances=(busy,)).status == "fail"
     assert judge(row(100), BAND, disturbances=(busy,)).status == "pass"
     assert (replace(BAND, gross=33.3).mark(20.0), replace(BAND, gross=33.3, worst="warn").mark(20.0)) == (80.0, 33.3)
+    blocking = Disturbance("CUDA_LAUNCH_BLOCKING=1", 1.0, falsifies=True)
+    said = [judge(row(99), each, disturbances=(busy, blocking)) for each in (BAND, SHOWN)]
+    assert [each.status for each in said] == ["inconclusive", "unjudged"]
+    assert said[0].why == "measured with a setting that distorts it: CUDA_LAUNCH_BLOCKING=1"
 
 
 def test_a_row_is_judged_again_by_the_expectation_that_it_has_and_stays_if_nothing_judges_it() -> None:

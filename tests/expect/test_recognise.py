@@ -4,13 +4,17 @@ What each capture shows and is taken for is kept in tests/data/command_values/re
 """
 
 from pathlib import Path
+from typing import Any
 
 from expect.boxes import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import MachineFacts, Recognised, recognise, seen
+from ncclprobe.expect.recognise import MachineFacts, Recognised, expectation_context, recognise, seen
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, table
 from ncclprobe.expect.visible import nvlink_fabric, system_of
+from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
@@ -97,3 +101,37 @@ def test_bridges_of_four_are_told_from_a_mesh_and_from_a_dgx_1() -> None:
             rows = ([NvLink(n, "active", remote="gpu", remote_pci=f"{end:02x}") for n, end in enumerate(ends)]
                     for ends in joined)  # fmt: skip
             assert nvlink_fabric(replace(facts, nvlinks=NvLinks(tuple(map(tuple, rows))))) == wanted
+
+
+UNSHOWN = Absent("not shown")
+LOOKS = "the firmware names no machine, which has {} of NVIDIA {}; taken by its links as they are now"
+BOARD, NICS = "; assumed: the NVLinks of its board", "; assumed: 400 Gb/s NICs"
+
+
+@each_row(
+    ("gpu", "cluster", "port", "known", "nics", "why"),
+    [
+        ("GB200", "0a-1", {}, "GB200 NVL72", (4, 400.0, "ib", 72), NICS),
+        ("GB200", "00-0", {}, None, (0, 0.0, "ib", 0), ""),  # of one machine: no rack
+        ("H100 80GB HBM3", "", {}, None, (4, 400.0, "ib", 8), BOARD + NICS),
+        ("H100 80GB HBM3", "", {"state": "DOWN"}, None, (4, 400.0, "ib", 8), BOARD + NICS),
+        ("H100 80GB HBM3", "", {"rate": Rate(200, 4)}, None, (4, 400.0, "ib", 8), BOARD + NICS),
+        ("H100 80GB HBM3", "", {"link_layer": "Ethernet"}, None, (4, 400.0, "roce", 8), BOARD + NICS),
+        ("H100 80GB HBM3", "", {"state": "DOWN", "rate": Rate(200, 4)}, None, (0, 0.0, "ib", 8), BOARD),
+        ("H100 80GB HBM3", "", {"state": "ACTIVE", "rate": Rate(200, 4)}, None, (4, 200.0, "ib", 8), BOARD),
+        ("X", "", {}, None, (0, 0.0, "ib", 0), ""),
+    ],
+)
+def test_nics_that_a_text_only_names_have_the_usual_rate_and_a_rack_is_known_by_its_cluster(
+    gpu: str, cluster: str, port: dict[str, Any], known: str | None, nics: tuple[object, ...], why: str
+) -> None:
+    count, compute = (4, (10, 0)) if gpu == "GB200" else (8, (9, 0))
+    of = {"compute": compute, "fabric": GpuFabric("completed", 0, cluster)}
+    gpus = [Gpu(n, f"NVIDIA {gpu}", pci=f"0000:{n + 1:02x}:00.0", **of) for n in range(count)]  # type: ignore[arg-type]
+    ports = [replace(Port(f"mlx5_{n}", 1, UNSHOWN, "LinkUp", UNSHOWN), **port) for n in range(4)]
+    fabric = Fabric(tuple(RdmaDevice(each.device, (each,), UNSHOWN) for each in ports))
+    found = expectation_context({Gpus: Gpus(tuple(gpus), "1", (12, 4)), Fabric: fabric, NamedMachine: NamedMachine()})
+    machine = found.system
+    assert isinstance(machine, NodeSystem)
+    assert (machine.nics, machine.nic_gbps, machine.network, machine.domain_gpus) == nics
+    assert (found.machine and found.machine.name, found.why) == (known, LOOKS.format(count, gpu) + why)

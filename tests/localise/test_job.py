@@ -13,15 +13,7 @@ from ncclprobe.logs.job.activity import RankView
 from ncclprobe.logs.job.calls import confirmed, launched
 from ncclprobe.model.values import replace
 from tests.localise.meeting import not_stuck
-from tests.localise.standing import (
-    C10D,
-    GONE,
-    IDLE,
-    NOTHING,
-    OWN,
-    PYTHON,
-    later,
-)
+from tests.localise.standing import C10D, GONE, IDLE, NOTHING, OWN, PYTHON, later
 
 
 def test_ranks_that_are_past_init_or_only_just_in_it_are_not_called_stuck_there() -> None:

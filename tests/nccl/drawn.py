@@ -164,34 +164,10 @@ def listeners() -> Rows:
 _MISSPELT = (
     *("NCCL_DEBGU", "NCCL_DEBUG ", "NCCL_SOKCET_IFNAM", "NCCL_IB_HCAS", "TORCH_NCCL_TRACE_BUFER_SIZE", "MASTER_ADRR"),
     *("NCCL_DEBUG", "NCCL_TIMEOUT", "NCCL_DBEUGG", "NCCL_SITE_PROFILE_NAME", "NCCL_LL_THRESHOL", "OFI_NCCL_DEBUG", ""),
-    *(
-        "SLURM_JOBID",
-        "SLURM_CPUS_ON_NODE",
-        "OMPI_COMM_WORLD_SIZ",
-        "PMIX_RANKS",
-        "PMI_SIZ",
-        "SRUN_DEBUGS",
-        "OMPI_MCA_plm",
-    ),
-    *(
-        "MY_NCCL_DEBUG",
-        "PATH",
-        "AWS_SECRET_ACCESS_KEY",
-        "NCCL_NO_SUCH",
-        "UCX_TLSX",
-        "UCX_TLSXY",
-        "FI_PROVIDERS",
-        "RANK",
-    ),
-    *(
-        "FI_PROVIDERXY",
-        "CUDA_VISIBLE_DEVICE",
-        "CUDA_VISIBLE_DEVIC",
-        "NVSHMEM_DEBUGX",
-        "GLOO_SOCKET_IFNAMES",
-        "WORLD_SIZ",
-    ),
-)
+    "SLURM_JOBID", "SLURM_CPUS_ON_NODE", "OMPI_COMM_WORLD_SIZ", "PMIX_RANKS", "PMI_SIZ", "SRUN_DEBUGS", "OMPI_MCA_plm",
+    "MY_NCCL_DEBUG", "PATH", "AWS_SECRET_ACCESS_KEY", "NCCL_NO_SUCH", "UCX_TLSX", "UCX_TLSXY", "FI_PROVIDERS", "RANK",
+    "FI_PROVIDERXY", "CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVIC", "NVSHMEM_DEBUGX", "GLOO_SOCKET_IFNAMES", "WORLD_SIZ",
+)  # fmt: skip
 
 
 def names() -> Rows:

@@ -14,13 +14,7 @@ import msgspec
 from ncclprobe.checks.env.fixtures import DOCKER_HOST
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.gloo import (
-    Device,
-    Node,
-    Refused,
-    devices,
-    partings,
-)
+from ncclprobe.nccl.gloo import Device, Node, Refused, devices, partings
 from tests.each_row import some
 
 VECTORS = Path(__file__).resolve().parents[1] / "data" / "gloo" / "groups.jsonl"

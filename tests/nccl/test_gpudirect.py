@@ -13,15 +13,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.gpudirect import (
-    Level,
-    decide,
-    gdr_level,
-    maker,
-    p2p_level,
-    supported,
-    user_level,
-)
+from ncclprobe.nccl.gpudirect import Level, decide, gdr_level, maker, p2p_level, supported, user_level
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 
 NONE, CUDA = fixtures.PLAIN, (12, 4)
