@@ -14,7 +14,8 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import Failed
 
 CACHE = "/etc/ld.so.cache"
-_MAGIC = b"\x7fELF"
+_MAGIC = b"\x7fELF\x02\x01"
+"""Of 64 bits, the lowest byte first: NCCL exists for no other processor."""
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"  # struct cache_file_new, glibc sysdeps/generic/dl-cache.h
 _OLD_CACHE_MAGIC = b"ld.so-1.7.0"  # glibc before 2.32 puts its old format first, and the new one behind it
 _CACHE_HEADER, _CACHE_ENTRY = 48, struct.Struct("=iIIIQ")
@@ -25,7 +26,7 @@ _WEAK = 2  # VER_FLG_WEAK: a warning of the loader's, and no refusal
 _RELA, _NOBITS, _DYNSYM = 4, 8, 11  # sh_type
 _RELATIVE = (8, 1027)  # R_X86_64_RELATIVE, R_AARCH64_RELATIVE
 _OBJECT = 1  # STT_OBJECT
-_SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
+_SYMBOL = "<IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
 
 
 class _Dynamic(NamedTuple):
@@ -64,14 +65,13 @@ def dynamic(path: str) -> _Dynamic:
 
 def _dynamic(file: BinaryIO) -> _Dynamic:
     header = file.read(64)
-    if header[:5] != _MAGIC + b"\x02":
+    if header[:6] != _MAGIC:
         raise ValueError
-    order = "<" if header[5] == 1 else ">"
-    segments = _segments(file, header, order)
+    segments = _segments(file, header)
     tags: dict[int, list[int]] = {}
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
-            tags = _tags(_read_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
+            tags = _tags(_read_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)))
     if _DT_STRTAB not in tags:  # an executable without a loader
         return _Dynamic("", (), "", "", {}, ())
     strings = _offset(segments, tags[_DT_STRTAB][0])
@@ -79,9 +79,8 @@ def _dynamic(file: BinaryIO) -> _Dynamic:
     def texts(tag: int) -> list[str]:
         return [_string(_read_at(file, strings + at, bounds.ELF_STRING), 0) for at in tags.get(tag, [])]
 
-    wants = _version_records(file, segments, tags, (_DT_VERNEED, _DT_VERNEEDNUM), f"{order}HHIII")
-    gives = _version_records(file, segments, tags, (_DT_VERDEF, _DT_VERDEFNUM), f"{order}HHHHIII")
-    aux, own = f"{order}IHHII", f"{order}II"
+    wants = _version_records(file, segments, tags, (_DT_VERNEED, _DT_VERNEEDNUM), "<HHIII")
+    gives = _version_records(file, segments, tags, (_DT_VERDEF, _DT_VERDEFNUM), "<HHHHIII")
     return _Dynamic(
         soname="".join(texts(_DT_SONAME)[:1]),
         needed=tuple(texts(_DT_NEEDED)),
@@ -90,7 +89,7 @@ def _dynamic(file: BinaryIO) -> _Dynamic:
         needs_versions={
             _string(_read_at(file, strings + of_file, bounds.ELF_STRING), 0): tuple(
                 _string(_read_at(file, strings + name, bounds.ELF_STRING), 0)
-                for _hash, flags, _other, name, _next in _chain(file, at + first, count, aux)
+                for _hash, flags, _other, name, _next in _chain(file, at + first, count, "<IHHII")
                 if not flags & _WEAK
             )
             for at, (_version, count, of_file, first, _next) in wants
@@ -98,7 +97,7 @@ def _dynamic(file: BinaryIO) -> _Dynamic:
         versions=tuple(
             _string(_read_at(file, strings + name, bounds.ELF_STRING), 0)
             for at, (_version, _flags, _index, _count, _hash, first, _next) in gives
-            for name, _next in _chain(file, at + first, 1, own)
+            for name, _next in _chain(file, at + first, 1, "<II")
         ),
     )
 
@@ -137,17 +136,16 @@ class _Section(NamedTuple):
     link: int
 
 
-def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
-    """Return the byte order and the sections. Raises ValueError if it is not a 64-bit ELF file."""
+def _sections(file: BinaryIO) -> list[_Section]:
+    """Return the sections. Raises ValueError if it is not a 64-bit ELF file."""
     header = file.read(64)
-    if header[:5] != _MAGIC + b"\x02":
+    if header[:6] != _MAGIC:
         raise ValueError
-    order = "<" if header[5] == 1 else ">"
-    (start,) = struct.unpack_from(f"{order}Q", header, 40)
-    size, count = struct.unpack_from(f"{order}HH", header, 58)
+    (start,) = struct.unpack_from("<Q", header, 40)
+    size, count = struct.unpack_from("<HH", header, 58)
     table = _read_at(file, start, min(size * count, bounds.ELF_TABLE))
-    rows = [struct.unpack_from(f"{order}IIQQQQI", table, number * size) for number in range(count)]
-    return order, [_Section(name, kind, *rest) for name, kind, _, *rest in rows]
+    rows = [struct.unpack_from("<IIQQQQI", table, number * size) for number in range(count)]
+    return [_Section(name, kind, *rest) for name, kind, _, *rest in rows]
 
 
 def texts(path: str, beginning: str) -> tuple[str, ...]:
@@ -157,7 +155,7 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
     """
     with Path(path).open("rb") as file:
         try:
-            _, sections = _sections(file)
+            sections = _sections(file)
             (names,) = struct.unpack("<H", _read_at(file, 62, 2))
             table = _read_at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
             constants = [each for each in sections if _string(table, each.name) == ".rodata"][:1]
@@ -191,9 +189,9 @@ def symbols(path: str, beginning: str) -> _Symbols:
     """
     with Path(path).open("rb") as file:
         try:
-            order, sections = _sections(file)
+            sections = _sections(file)
             defined, undefined = set[str](), set[str]()
-            for name, info, section, _ in _symbols_with_prefix(file, order, sections, beginning):
+            for name, info, section, _ in _symbols_with_prefix(file, sections, beginning):
                 if section or info >> 4 == 1:
                     (defined if section else undefined).add(name)
             return _Symbols(tuple(sorted(defined)), tuple(sorted(undefined)))
@@ -209,10 +207,10 @@ def objects(path: str, beginning: str) -> dict[str, str]:
     """
     with Path(path).open("rb") as file:
         try:
-            order, sections = _sections(file)
-            named = _symbols_with_prefix(file, order, sections, beginning)
+            sections = _sections(file)
+            named = _symbols_with_prefix(file, sections, beginning)
             places = {name: value for name, info, section, value in named if section and info & 15 == _OBJECT}
-            pointers = _pointers(file, sections, order, set(places.values()))
+            pointers = _pointers(file, sections, set(places.values()))
             texts = {name: _text_at(file, sections, pointers.get(place, 0)) for name, place in places.items()}
             return {name: text for name, text in sorted(texts.items()) if text}
         except (struct.error, ValueError, OverflowError, IndexError):
@@ -220,10 +218,10 @@ def objects(path: str, beginning: str) -> dict[str, str]:
 
 
 def _symbols_with_prefix(
-    file: BinaryIO, order: str, sections: list[_Section], beginning: str
+    file: BinaryIO, sections: list[_Section], beginning: str
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield name, info, section and value of each dynamic symbol with this prefix."""
-    mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
+    mark, layout = beginning.encode(), struct.Struct(_SYMBOL)
     for table in (each for each in sections if each.kind == _DYNSYM):
         names = _read_at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
         rows = _read_at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
@@ -232,13 +230,13 @@ def _symbols_with_prefix(
                 yield _string(names, name), info, section, value
 
 
-def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[int]) -> dict[int, int]:
+def _pointers(file: BinaryIO, sections: list[_Section], places: set[int]) -> dict[int, int]:
     """Return what the loader would store at each of these places: by a relocation, otherwise the value in the file."""
     found = dict[int, int]()
     for place in places:
         if data := _read_at_address(file, sections, place, 8)[:8]:
-            found[place] = int.from_bytes(data, "little" if order == "<" else "big")
-    layout = struct.Struct(f"{order}QQq")
+            found[place] = int.from_bytes(data, "little")
+    layout = struct.Struct("<QQq")
     for table in (each for each in sections if each.kind == _RELA and places):
         rows = _read_at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
         for place, info, target in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
@@ -265,20 +263,20 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return file.read(size)
 
 
-def _segments(file: BinaryIO, header: bytes, order: str) -> list[_Segment]:
-    (start,) = struct.unpack_from(f"{order}Q", header, 32)
-    size, count = struct.unpack_from(f"{order}HH", header, 54)
+def _segments(file: BinaryIO, header: bytes) -> list[_Segment]:
+    (start,) = struct.unpack_from("<Q", header, 32)
+    size, count = struct.unpack_from("<HH", header, 54)
     table = _read_at(file, start, min(size * count, bounds.ELF_TABLE))
     found = []
     for number in range(count):
-        kind, _flags, offset, address, _physical, nbytes = struct.unpack_from(f"{order}IIQQQQ", table, number * size)
+        kind, _flags, offset, address, _physical, nbytes = struct.unpack_from("<IIQQQQ", table, number * size)
         found.append(_Segment(kind, offset, address, nbytes))
     return found
 
 
-def _tags(section: bytes, order: str) -> dict[int, list[int]]:
+def _tags(section: bytes) -> dict[int, list[int]]:
     tags: dict[int, list[int]] = {}
-    for tag, value in struct.iter_unpack(f"{order}qQ", section[: len(section) // 16 * 16]):
+    for tag, value in struct.iter_unpack("<qQ", section[: len(section) // 16 * 16]):
         if tag == _DT_NULL:
             break
         tags.setdefault(tag, []).append(value)
