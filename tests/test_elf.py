@@ -4,7 +4,7 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,7 +110,17 @@ def test_a_damaged_library_is_read_or_refused(libraries: Path, cut: int, at: int
 FAR = b"\x7fELF\x02\x01" + b"\0" * 26 + b"\xff" * 32  # tables behind any file's end
 
 
-@each_row("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10, FAR])
+@each_row(
+    "data",
+    [
+        b"",
+        b"\x7fELF\x01" + b"\0" * 100,
+        b"#!/bin/sh\n",
+        b"\x7fELF\x02\x01" + b"\0" * 10,
+        b"\x7fELF\x02\x02" + b"\0" * 99,
+        FAR,
+    ],
+)
 def test_what_is_no_library_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)
     for read in READERS:
@@ -131,6 +141,75 @@ def test_a_plugin_says_its_names_without_being_loaded(tmp_path: Path) -> None:
         assert elf.objects(library, "nccl") == {**net, "ncclTunerPlugin_v3": "nccl_ofi_tuner"}
         assert elf.objects(library, "absent") == {}
         assert elf.texts(library, "aws-ofi-nccl ") == ("aws-ofi-nccl 1.14.0-aws",)
+
+
+BASE, SYMBOL = 0x10000, struct.Struct("<IBBHQQ")
+
+
+def made(path: Path, tags: Sequence[tuple[int, int]], *sections: tuple[bytes, int, int, bytes]) -> str:
+    """Write a library of these sections, each with name, kind, address, data and the first one as its link.
+
+    The file is loaded at BASE as a whole, the first section at BASE + 64. The dynamic tags end in half a tag.
+    """
+    names = b"\0".join(name for name, *_ in sections) + b"\0"
+    dynamic = b"".join(struct.pack("<qQ", *tag) for tag in tags) + b"\5\0\0"
+    data, rows = bytearray(), b""
+    for name, kind, address, own in (*sections, (b"", 3, 0, names)):
+        rows += struct.pack("<IIQQQQI20x", names.index(name + b"\0"), kind, 0, address, 64 + len(data), len(own), 0)
+        data += own
+    at, count = 64 + len(data), len(sections) + 1
+    data += dynamic + rows
+    for kind, offset, address, size in ((6, 0, BASE, 9999), (2, at, 0, len(dynamic)), (1, 0, BASE, at)):
+        data += struct.pack("<IIQQQQ16x", kind, 0, offset, address, 0, size)
+    begins = at + len(dynamic)
+    head = struct.pack("<QQI6H", begins + 64 * count, begins, 0, 64, 56, 3, 64, count, count - 1)
+    path.write_bytes(b"\x7fELF\2\1".ljust(32, b"\0") + head + data)
+    return str(path)
+
+
+def test_the_first_name_counts_a_weak_version_does_not_and_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    strings = b"\0one\0two\0lib\xff.so\0V1\0V2\0V3\0"  # 1, 5, 9, 17, 20, 23
+    first = BASE + 64 + len(strings)
+    needs = struct.pack("<HHIII", 1, 3, 9, 16, 0) + b"".join(
+        struct.pack("<IHHII", 0, flags, 0, name, 16) for flags, name in ((0, 17), (2, 20), (5, 23))
+    )
+    tags = [(5, BASE + 64), (5, 1), (14, 1), (14, 5), (15, 5), (15, 1), (29, 1), (29, 5), (1, 9), (1, 5)]
+    whole = [*tags, (0x6FFFFFFE, first), (0x6FFFFFFF, 1)]
+    twice = [*whole, (0x6FFFFFFE, BASE + 64), (0x6FFFFFFF, 2)]
+    for more, wanted in ((twice, {"lib\ufffd.so": ("V1", "V3")}), (whole[:-1], {}), ([*tags, whole[-1]], {})):
+        seen = elf.dynamic(made(tmp_path / "x", [*more, (0, 0), (1, 1)], (b"a", 3, 0, strings + needs)))
+        assert seen == ("one", ("lib\ufffd.so", "two"), "two", "one", wanted, ())
+    assert elf.dynamic(made(tmp_path / "x", [(1, 1)], (b"a", 3, 0, strings))) == ("", (), "", "", {}, ())
+    for wrong in (BASE - 1, BASE + 9998):  # where another kind of segment would be
+        with pytest.raises(Failed):
+            elf.dynamic(made(tmp_path / "x", [(5, wrong), (14, 1)], (b"a", 3, 0, strings)))
+
+
+def test_symbols_and_their_texts_are_those_of_the_tables_and_of_relocations_that_only_add_the_base(
+    tmp_path: Path,
+) -> None:
+    texts = b"first\0second\0\xffthird\0no\1\0"  # at 500, 506, 513, 520
+    values = b"".join(struct.pack("<Q", each) for each in (506, 506, 513, 520, 499, 523))  # at 600, 608 …
+    symbols = [(17, 1, 600 + 8 * at) for at in range(4)] + [(18, 1, 632), (17, 0, 640), (16, 0, 0), (32, 0, 0)]
+    symbols += [(17, 1, 640), (17, 1, 648)]
+    symbols[2] = 33, 1, 616  # a weak one
+    names = b"\0" + b"".join(b"n%d\0" % number for number in range(10))
+    packed = [SYMBOL.pack(1 + 3 * at, info, 0, section, value, 8) for at, (info, section, value) in enumerate(symbols)]
+    rows = b"".join(reversed(packed)) + b"z"
+    moves = b"".join(struct.pack("<QQq", *each) for each in ((600, 8, 500), (608, 1 << 32 | 1027, 500), (616, 6, 500)))
+    path = made(
+        tmp_path / "x", [], (b"names", 3, 0, names), (b"low", 1, 0, b"x" * 999), (b"none", 8, 400, b"y" * 300),
+        (b".rodata", 1, 500, texts), (b".data", 1, 600, values), (b"rel", 4, 0, moves + b"z"), (b"sym", 11, 0, rows),
+        (b".rodata", 1, 0, b"first again\0second one\0"),
+    )  # fmt: skip
+    assert elf.symbols(path, "n") == (("n0", "n1", "n2", "n3", "n4", "n8", "n9"), ("n5", "n6"))
+    assert elf.symbols(path, "n8") == (("n8",), ())
+    assert elf.objects(path, "n") == {"n0": "first", "n1": "first", "n2": "\ufffdthird"}
+    assert (elf.texts(path, "first"), elf.texts(path, "second"), elf.texts(path, "sec")) == (
+        ("first",),
+        *[("second",)] * 2,
+    )
+    assert elf.texts(path, "third") == ("third",)
 
 
 def cache(*entries: tuple[bytes, bytes]) -> bytes:
