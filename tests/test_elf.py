@@ -113,14 +113,10 @@ FAR = b"\x7fELF\x02\x01" + b"\0" * 26 + b"\xff" * 32  # tables behind any file's
 @each_row(
     "data",
     [
-        b"",
-        b"\x7fELF\x01" + b"\0" * 100,
-        b"#!/bin/sh\n",
-        b"\x7fELF\x02\x01" + b"\0" * 10,
-        b"\x7fELF\x02\x02" + b"\0" * 99,
-        FAR,
+        b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10,
+        b"\x7fELF\x02\x02" + b"\0" * 99, FAR,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_library_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)
     for read in READERS:

@@ -32,28 +32,16 @@ __attribute__((constructor)) static void planted(void) { FILE *f = fopen("%s", "
 """
 RANKS = ("--backend", "gloo", "--nproc", "2", "--timeout", "50", "--json", "OUT")
 COMMAND_LINES = {
-    "accept": [*RANKS],
-    "attach": ["--stacks", "--timeout", "20"],
-    "bandwidth": [*RANKS, *SHORT],
-    "baseline": ["REPORT", "-o", "OUT"],
-    "capture": ["-o", "OUT"],
-    "checks": [],
-    "compare": ["REPORT", "REPORT"],
-    "completion": ["bash"],
-    "copies": [*RANKS],
-    "demo": [],
-    "deploy": ["slurm", "-o", "FOLDER"],
+    "accept": [*RANKS], "attach": ["--stacks", "--timeout", "20"], "bandwidth": [*RANKS, *SHORT],
+    "baseline": ["REPORT", "-o", "OUT"], "capture": ["-o", "OUT"], "checks": [], "compare": ["REPORT", "REPORT"],
+    "completion": ["bash"], "copies": [*RANKS], "demo": [], "deploy": ["slurm", "-o", "FOLDER"],
     "doctor": ["--local", "--path", "FOLDER", "--json", "OUT"],
     "expect": [str(ROOT / "tests" / "captures" / "aws-p4d.jsonl")],
     "explain": [str(ROOT / "tests" / "data" / "failures" / "desync-one-more"), "--json", "OUT"],
-    "fleet": ["add", "REPORT", "--fleet", "OUT"],
-    "mcp": [],
-    "pairs": [*RANKS],
-    "rails": [],
-    "report": ["REPORT", "--html", "OUT"],
-    "topo": [],
+    "fleet": ["add", "REPORT", "--fleet", "OUT"], "mcp": [], "pairs": [*RANKS], "rails": [],
+    "report": ["REPORT", "--html", "OUT"], "topo": [],
     "workload": [*RANKS, "--params", "40K", "--layers", "1", "--tokens", "16", "--micro-batches", "1", "ddp"],
-}
+}  # fmt: skip
 """A call of each command that starts the kinds of children it has."""
 CHILDREN = {
     "nvml": "NvmlChild().call('nvmlDeviceGetCount', patience_s=30)",

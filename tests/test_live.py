@@ -53,19 +53,15 @@ def python(code: str) -> str:
 @each_row(
     ("question", "error", "words"),
     [
-        (("read", "{}/a"), Missing, "."),
-        (("list", "{}/a"), Missing, "."),
-        (("list", "{}/a", "nccl-*"), Missing, "."),
-        (("read", "{}/file/below"), Missing, "."),
-        (("run", "no-such-command-of-ours"), Missing, "."),
-        (("module", "no_such_module_of_ours"), Missing, "."),
+        (("read", "{}/a"), Missing, "."), (("list", "{}/a"), Missing, "."),
+        (("list", "{}/a", "nccl-*"), Missing, "."), (("read", "{}/file/below"), Missing, "."),
+        (("run", "no-such-command-of-ours"), Missing, "."), (("module", "no_such_module_of_ours"), Missing, "."),
         (("kvp", "{}/file", "PhysicalHost"), Missing, "no PhysicalHost"),
-        (("json", "{}/file", "v1"), Failed, "not JSON"),
-        (("json", "{}/deep", "v1"), Failed, "not JSON"),
+        (("json", "{}/file", "v1"), Failed, "not JSON"), (("json", "{}/deep", "v1"), Failed, "not JSON"),
         (("read", "/proc"), Failed, "Is a directory"),
         (("resolve", "no-such-name.invalid"), Failed, r"resolve no-such-name\.invalid"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_missing_and_an_error_is_in_its_own_words(
     host: LiveHost, tmp_path: Path, question: tuple[str, ...], error: type[HostError], words: str
 ) -> None:

@@ -27,20 +27,15 @@ UNITS = (
     "\n", "\t:", "_a", "mpirun ", "srun torchrun ",
 )  # fmt: skip
 READERS: dict[str, Callable[[str], Any]] = {
-    "a value": sanitised,
-    "a recorded value": lambda text: recorded("NCCL_SOCKET_IFNAME", text),
+    "a value": sanitised, "a recorded value": lambda text: recorded("NCCL_SOCKET_IFNAME", text),
     "a configuration file": lambda text: parse_conf(text, "/etc/nccl.conf"),
     "a list of interfaces": lambda text: parse_selector(text, MAX_INTERFACES),
-    "an integer": lambda text: read_int(text, 0),
-    "a level": read_level,
+    "an integer": lambda text: read_int(text, 0), "a level": read_level,
     "NCCL_ALGO": lambda text: parse_pin(text, ALGORITHMS, None),
-    "an address range": lambda text: address_range(text, "inet"),
-    "NCCL_COMM_ID": comm_id_host,
-    "text that is redacted": lambda text: Redactor("key").text(text),
-    "a log of NCCL": read,
-    "what a paste names": lambda text: described([text]),
-    "a script": lambda text: scripts([text]),
-}
+    "an address range": lambda text: address_range(text, "inet"), "NCCL_COMM_ID": comm_id_host,
+    "text that is redacted": lambda text: Redactor("key").text(text), "a log of NCCL": read,
+    "what a paste names": lambda text: described([text]), "a script": lambda text: scripts([text]),
+}  # fmt: skip
 
 
 @pytest.mark.timeout(300)

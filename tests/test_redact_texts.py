@@ -26,11 +26,9 @@ DATA = Path(__file__).parent / "data"
 STILL_SHOWN = {"zorgacct", "pkarls", "sperber", "ADLERHORST"}
 """Names in a few lines that have no sign of a name: no form of the others may join them unread."""
 STILL_CHANGED = {
-    "node affinity does not match",
-    "host name resolution failed",
-    "this node alone did not use it",
+    "node affinity does not match", "host name resolution failed", "this node alone did not use it",
     "self.host=args.host",
-}
+}  # fmt: skip
 OF_A_REPORT = {"Setting affinity for GPU 0 to ffff,ffffffff", "Temporary failure in name resolution"}
 """What changes only beside the others: a word that one line gives a host is hidden in all."""
 
@@ -74,58 +72,42 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
         return ":".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
     return {
-        "AWS, id": ("AKIA{}", some(16, CAPITALS)),
-        "AWS, key": ("aws_secret_access_key = {}", some(40)),
+        "AWS, id": ("AKIA{}", some(16, CAPITALS)), "AWS, key": ("aws_secret_access_key = {}", some(40)),
         "AWS, session": ("ASIA{}", some(16, CAPITALS)),
         "Azure, account": ("AccountKey={};EndpointSuffix=core.windows.net", encoded(64)),
         "Azure, signature": ("https://a.blob.core.windows.net/c?sv=2022-11-02&sp=r&sig={}%3D", some(43)),
-        "age": ("AGE-SECRET-KEY-1{}", some(58).upper()),
-        "Comet": ("COMET_API_KEY={}", some(25)),
-        "Databricks": ("dapi{}", some(32, HEX)),
-        "DigitalOcean": ("dop_v1_{}", some(64, HEX)),
-        "database": ("MY_DB_PASS={}", some(9)),
-        "Docker, login": ("docker login -u zblatt -p {} registry", some(9)),
+        "age": ("AGE-SECRET-KEY-1{}", some(58).upper()), "Comet": ("COMET_API_KEY={}", some(25)),
+        "Databricks": ("dapi{}", some(32, HEX)), "DigitalOcean": ("dop_v1_{}", some(64, HEX)),
+        "database": ("MY_DB_PASS={}", some(9)), "Docker, login": ("docker login -u zblatt -p {} registry", some(9)),
         "Docker": ("dckr_pat_{}", some(27, SAFE)),
         "GUID of NCCL": ("localGid fe80::1 remoteGidsfe80::{} hca mlx5_0", colons(some(16, "123456789"))),
         "GUID of NCCL, printed": ("NET/IB: IbDev 0 GID 3 (80FE/{}) fifoRkey=0x1", some(14, CAPITALS[26:])),
-        "GitHub, fine": ("github_pat_{}", some(82)),
-        "Google": ("AIza{}", some(35, SAFE)),
-        "Google, OAuth": ("ya29.{}", some(60, SAFE)),
-        "Grafana": ("glsa_{}", some(32)),
+        "GitHub, fine": ("github_pat_{}", some(82)), "Google": ("AIza{}", some(35, SAFE)),
+        "Google, OAuth": ("ya29.{}", some(60, SAFE)), "Grafana": ("glsa_{}", some(32)),
         "JSON": ('{{"user": 1, "api_key": "{}"}}', some(32)),
         "host": ("bootstrap on {} failed", f"quux-node-0{some(3, '123456789')}"),
         "host, Open MPI": ("\n[{}:41234] ORTE has lost a process", f"qx-{some(4, '123456789')}-{some(4, 'abcdef')}"),
         "host, whole": ("connect to {} port 29500 failed", f"quux-{some(3, '123456789')}.dc1.zorkcorp.com"),
-        "key in lines": (
-            "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIAAAAAAAAAAAAAAA\n{}\n-----END EC PRIVATE KEY-----",
-            some(12),
-        ),
-        "Linear": ("lin_api_{}", some(40)),
-        "mail": ("{}@corp.example.com", "alice.smith"),
+        "key in lines": ("-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIAAAAAAAAAAAAAAA\n{}\n-----END EC PRIVATE KEY-----",
+                         some(12)),
+        "Linear": ("lin_api_{}", some(40)), "mail": ("{}@corp.example.com", "alice.smith"),
         "mail, domain": ("#SBATCH --mail-user=alice@{}", f"zorkcorp-{some(4)}.com"),
         "Neptune": ("NEPTUNE_API_TOKEN={}", encoded(80)),
-        "netrc": ("machine git.example login zblatt password {}", some(9)),
-        "npm": ("npm_{}", some(36)),
-        "NVIDIA": ("nvapi-{}", some(64, SAFE)),
-        "OpenAI": ("sk-{}", some(48)),
-        "Pulumi": ("pul-{}", some(40, HEX)),
+        "netrc": ("machine git.example login zblatt password {}", some(9)), "npm": ("npm_{}", some(36)),
+        "NVIDIA": ("nvapi-{}", some(64, SAFE)), "OpenAI": ("sk-{}", some(48)), "Pulumi": ("pul-{}", some(40, HEX)),
         "option, token": ("--hub-token={}", some(22)),
         "private key": ("-----BEGIN RSA PRIVATE KEY----- {}", encoded(48)),
         "pod": ("pod {} was evicted", f"zork-{some(6, 'abcdefgh')}-worker-0"),
-        "Postgres": ("PGPASSWORD={} psql", some(10)),
-        "project": ("#SBATCH -N 8 -A {}", f"zork_{some(6)}"),
+        "Postgres": ("PGPASSWORD={} psql", some(10)), "project": ("#SBATCH -N 8 -A {}", f"zork_{some(6)}"),
         "PyPI": ("pypi-AgEIcHlwaS5vcmc{}", some(60, SAFE)),
-        "phrase": ("passphrase: correct {}", f"horse battery {some(8)}"),
-        "Replicate": ("r8_{}", some(37)),
-        "SendGrid": ("SG.{}", some(66, SAFE)),
-        "Slack": ("xoxb-123456789012-{}", some(24)),
+        "phrase": ("passphrase: correct {}", f"horse battery {some(8)}"), "Replicate": ("r8_{}", some(37)),
+        "SendGrid": ("SG.{}", some(66, SAFE)), "Slack": ("xoxb-123456789012-{}", some(24)),
         "Slack, hook": ("https://hooks.slack.com/services/T01234567/B01234567/{}", some(24)),
-        "Stripe": ("sk_live_{}", some(24)),
-        "URL": ("https://alice:{}@git.corp.example/x.git", some(12)),
+        "Stripe": ("sk_live_{}", some(24)), "URL": ("https://alice:{}@git.corp.example/x.git", some(12)),
         "URL, token": ("https://{}@github.com/corp/x.git", some(20)),
         "Weights & Biases": ("wandb: WANDB_API_KEY={}", some(40, HEX)),
         "Weights & Biases, login": ("$ wandb login --relogin {}", some(40, HEX)),
-    }
+    }  # fmt: skip
 
 
 WORD = re.compile(r"[A-Za-z]{3,}")
@@ -194,16 +176,12 @@ def test_a_secret_is_taken_out_to_its_end_and_nothing_else(text: str, shown: str
 @each_row(
     ("value", "kept"),
     [
-        ("password:hunter2", "password:…"),
-        ("mlx5_0 password: hunter2,mlx5_1", "mlx5_0 password: …,mlx5_1"),
-        ("/x?y PASSWD=hunter2", "/x?y PASSWD=…"),
-        ("api_key=hunter2&a=b", "api_key=…&a=b"),
-        ("token=hunter2 secret = hunter2", "token=… secret = …"),
-        ("http://u:hunter2@h/x", "http://h/x"),
-        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"),
-        ("keyboard:1 passwords", "keyboard:1 passwords"),
+        ("password:hunter2", "password:…"), ("mlx5_0 password: hunter2,mlx5_1", "mlx5_0 password: …,mlx5_1"),
+        ("/x?y PASSWD=hunter2", "/x?y PASSWD=…"), ("api_key=hunter2&a=b", "api_key=…&a=b"),
+        ("token=hunter2 secret = hunter2", "token=… secret = …"), ("http://u:hunter2@h/x", "http://h/x"),
+        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"), ("keyboard:1 passwords", "keyboard:1 passwords"),
     ],
-)
+)  # fmt: skip
 def test_what_follows_a_password_is_neither_recorded_nor_left_by_redaction(value: str, kept: str) -> None:
     assert sanitised(value) == kept
     assert "hunter2" not in redacted(value.replace("u:hunter2@", ""))

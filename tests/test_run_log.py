@@ -110,16 +110,13 @@ def test_what_is_found_out_after_the_end_leaves_the_end_the_last_line(tmp_path: 
 @each_row(
     ("line", "says"),
     [
-        ('{"answer": 1}', "unknown row: neither a sample nor the end of a run"),
-        ('{"sample": 3}', "unknown row"),
-        ('{"end": "x"}', "unknown row"),
-        ('{"end": {"why": 3}}', "unknown row"),
-        ("[1]", "truncated or not a run log"),
-        ('{"sample": {"row"', "truncated or not a run log"),
+        ('{"answer": 1}', "unknown row: neither a sample nor the end of a run"), ('{"sample": 3}', "unknown row"),
+        ('{"end": "x"}', "unknown row"), ('{"end": {"why": 3}}', "unknown row"),
+        ("[1]", "truncated or not a run log"), ('{"sample": {"row"', "truncated or not a run log"),
         ("[" * 100_000, "truncated or not a run log"),
         ('{"sample": {"' + "x" * 50 + '": [NaN]}}', f"sample '{'x' * 40}' contains a number that is infinite or NaN"),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_is_none_is_refused_with_its_line(tmp_path: Path, line: str, says: str) -> None:
     written(tmp_path / FILE, [("note", "x")])
     with (tmp_path / FILE).open("a") as file:
