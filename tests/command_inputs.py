@@ -19,6 +19,7 @@ from report import samples
 from report.html import made
 
 from ncclprobe import commands
+from ncclprobe.commands.arguments import BRIEF
 from ncclprobe.commands.demo import DEMOS
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
@@ -300,6 +301,8 @@ def _help_inputs(_: Path) -> Rows:
     """Each default, limit and exit code that the pages of commands state; and what the demos print."""
     for command in sorted(commands.COMMANDS):
         yield command, [command, "--help-all"]
+    for command in BRIEF:
+        yield f"{command}, in short", [command, "--help"]
     for word in ("add", "node", "page", "accept", "rename", "forget"):
         yield f"fleet {word}", ["fleet", word, "--help"]
     for name in DEMOS:

@@ -5,18 +5,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hanging_job
 import pytest
 
-from ncclprobe.commands import attach
+from ncclprobe.commands import attach, main
 from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.host import Question
 from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Snapshot
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -111,6 +113,49 @@ def test_the_stacks_of_a_job_that_does_not_go_on_are_read_if_py_spy_is_there(
     assert attach.main([*options, "--no-config", "-q"]) == 0
     assert looks == asked
     assert (words[-1] or words[0]) in capsys.readouterr().out
+
+
+@each_row(
+    ("words", "options", "look_s", "slept", "ended"),
+    [
+        ("WORKING SLOW WORKING STUCK", "--watch 10", 0, [10, 10, 10], "watched: 4 looks"),
+        ("STUCK STUCK STUCK STUCK", "--watch 10 --timeout 30 -q", 0, [10, 10, 10], "watched: 4 looks"),
+        ("STUCK STUCK STUCK", "--watch 10 --timeout 29", 0, [10, 10], "watched: 3 looks"),
+        ("STUCK STUCK", "--watch 3000", 0, [3000], "watched: 2 looks"),
+        ("WORKING STUCK", "--watch 10", 12, [1], "watched: 2 looks"),
+        ("STUCK", "--watch 10 --timeout 20", 0, [10], "the watch ended: no rank of a job was found on n1"),
+        ("", "--watch 10", 0, [], ""),
+    ],
+)
+def test_a_watch_looks_until_the_answer_changes_the_job_ends_or_time_is_up(
+    words: str, options: str, look_s: float, slept: list[float], ended: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:  # fmt: skip
+    answers, now, sleeps = iter(words.split()), [0.0], list[float]()
+
+    def look(_: object, end: float, stacks: bool) -> tuple[Snapshot, dict[Question, str], JobFiles]:
+        now[0] += look_s
+        if not (word := next(answers, "")):
+            raise UsageError("no rank of a job was found on n1")
+        state = JobState((RankClass("working", (0,)),), JobVerdict(word, "as it is"))
+        return Snapshot("n1", {}), {}, JobFiles({JobState: state}, ("1 rank",))
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(attach, "_look", look)
+    monkeypatch.setattr(attach, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr("ncclprobe.host.py_spy.installed", lambda: None)
+    code = main(["attach", *options.split(), "--no-config", "--json", "r.json"])
+    said = capsys.readouterr().err.splitlines()
+    assert (code, sleeps) == (0 if words else 2, slept)
+    if words:
+        report = json.loads(Path("r.json").read_text())
+        assert [line.split()[-4] for line in said] == ([] if "-q" in options else words.split())
+        assert report["standing"]["word"] == words.split()[-1]
+        assert ended in report["notes"]
 
 
 def test_what_prepares_a_job_is_printed_and_is_what_the_jobs_above_run() -> None:

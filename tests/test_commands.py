@@ -1,6 +1,5 @@
 """The commands as their users run them: real processes, their output, their exit codes."""
 
-import json
 import os
 import re
 import socket
@@ -11,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from ncclprobe import __version__
+from ncclprobe.cluster import gather
 from ncclprobe.commands import main
 from ncclprobe.engine.captures import spoken
 from ncclprobe.model import bounds
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
 
@@ -246,14 +249,56 @@ def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_stand
     assert (found.returncode, found.stdout, found.stderr) == (0, "the report\n", "NCCL INFO cudaDriverVersion 13000\n")
 
 
-def test_a_wait_that_is_longer_than_the_timeout_lets_it_be_is_told() -> None:
-    def noted(wait: str) -> list[str]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        here = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port]
-        done = ncclprobe("doctor", "--backend", "gloo", *here, "--timeout", "10", "--wait", wait, "--json", "-")
-        return [note for note in json.loads(done.stdout)["notes"] if "--wait" in note]
+TEN_RAILS = "rails --nnodes 10 --wait 90 --force --full-bisection --exit whole --keep kept"
+RAILS = {"ib.losses", "ib.perm", "ib.rate", "ib.roce", "ib.state", "pci.link", "sync.env", "sync.identity",
+         "sync.limits", "sync.network", "sync.nodes"}  # fmt: skip
+SHORT = "--wait 26: other nodes are waited for 25 s at most, 0.5 of --timeout 50"
 
-    assert noted("8") == ["--wait 8: other nodes are waited for 5 s at most, 0.5 of --timeout 10"]
-    assert noted("2") == []
+
+@each_row(
+    ("line", "own", "after", "wait_s", "rails", "notes"),
+    [
+        ("doctor --nnodes 9 --backend gloo --path /d --timeout 50 --wait 26",
+         "--backend gloo --timeout 50 --path /d", [], 26.0, None, (SHORT,)),
+        ("doctor --nnodes 2 --timeout 50 --wait 25", "--backend nccl --timeout 50", [], 25.0, None, ()),
+        (TEN_RAILS, "--backend nccl --timeout 180 --force --full-bisection", ["  … and so on, up to --node-rank 9"],
+         90.0, (True, bounds.HOST_NAMES), ()),
+        ("rails --nnodes 3", "--backend nccl --timeout 180", [], 180.0, (False, 16), ()),
+    ],
+)  # fmt: skip
+def test_node_0_of_several_prints_what_to_start_and_judges_them_all(
+    line: str, own: str, after: list[str], wait_s: float, rails: tuple[bool, int] | None, notes: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    found: list[tuple[gather.NodePlace, Report]] = []
+
+    def assemble(part: gather.NodePlace) -> int:
+        found.append((part, part.judge([Snapshot("n0", {}), Snapshot("n1", {})], ["n2"], ["a note"])))
+        return 3
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NCCLPROBE_TOKEN", raising=False)
+    monkeypatch.setattr(gather, "assemble", assemble)
+    here = ["--master-addr", "127.0.0.1", "--master-port", "29500"]
+    command, *words = line.split()
+    assert main([command, "--node-rank", "0", *here, "-q", "--no-config", *words]) == 3
+    first, *lines = capsys.readouterr().err.splitlines()
+    nodes, token = int(words[1]), lines[0].split()[0]
+    told = [
+        f"  {token} ncclprobe {command} --nnodes {nodes} --node-rank {n} {' '.join(here)} {own}" for n in range(1, 9)
+    ]
+    assert first == "ncclprobe: start the other nodes now, each with its own command:"
+    assert (len(token) > 40, lines) == (True, told[: nodes - 1] + after)
+    ((part, report),) = found
+    asked = (part.rails.force, part.rails.budget.at_once) if part.rails else None
+    assert (part.times.wait_s, part.keep, asked) == (wait_s, Path("kept") if "--keep" in words else None, rails)
+    assert (report.missing_nodes, report.notes) == (("n2",), ("a note", *notes))
+    ids = {verdict.id for verdict in report.checks}
+    kinds = {name.partition(".")[0] for name in ids - RAILS}
+    assert ids >= RAILS
+    assert kinds == {"rail", "launch", "path"} if rails else len(kinds) > 8
+    failed = replace(report, exit_code=4)
+    leaves = {name: int(share.exit_code) for name, share in part.leaves(failed).items()}
+    assert leaves == {"n0": 4, "n1": 4 if "whole" in words else 3}
+    monkeypatch.setattr("ncclprobe.report.delivery.deliver", lambda *_: 2)
+    assert main([command, "--node-rank", "0", *here, "-q", "--no-config", *words]) == 2
