@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.commands import mcp as served
+from ncclprobe.engine.explain_pages import entry
 from ncclprobe.model.errors import UsageError
 
 sdk = pytest.importorskip("mcp", reason="pip install mcp")
@@ -54,8 +55,14 @@ def test_what_is_pasted_is_judged_and_looked_up() -> None:
     rows: list[tuple[str, dict[str, Any], str]] = [
         ("explain", {"text": log}, "iface-missing"),
         ("doctor", {"text": ENV}, "NCCL_IB_DISABLE"),
+        ("doctor", {"text": ENV, "backend": "gloo"}, "gloo"),
         ("expect", {"machine": "dgx-h100", "nodes": 2}, "it fails; published"),
-        ("judge", {"text": tests, "machine": "dgx-h100"}, "rows measured"),
+        (
+            "expect",
+            {"machine": "8 x H100 PCIe, 2 sockets", "sizes": [64]},
+            "8 x H100 PCIe, 2 sockets, 1 nodes: composed",
+        ),
+        ("judge", {"text": tests, "machine": "dgx-h100"}, "; the text against DGX H100"),
         ("lookup", {"name": "NCCL_TIMEOUT"}, "read"),
         ("lookup", {"name": "iface-missing"}, "log.interface"),
     ]
@@ -109,23 +116,33 @@ def test_a_file_that_becomes_a_link_while_it_is_read_shows_nothing_of_another(
 
 
 def test_what_cannot_be_asked_is_an_error_in_a_line_and_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = f"too long: at most {served.MOST_TEXT} characters or 256 paths"
+    none = "below the folders that may be read (none: start it with ncclprobe mcp --folder DIR); or give text"
     wrong: dict[str, tuple[str, dict[str, Any]]] = {
-        "nothing": ("explain", {}),
-        "both": ("doctor", {"text": "x", "paths": ["x"]}),
-        "too much": ("explain", {"text": "x" * (served.MOST_TEXT + 1)}),
-        "no log": ("judge", {"text": "hello"}),
-        "no machine": ("expect", {"machine": "dgx-z900"}),
-        "no name": ("lookup", {"name": "NCCL_IBB_TIMEOT_XYZ"}),
-        "no backend": ("doctor", {"text": ENV, "backend": "mpi"}),
-    }
+        "give text or paths, one of them": ("explain", {"text": " "}),
+        "give text or paths, one of them\n": ("doctor", {"text": "x", "paths": ["x"]}),
+        long: ("explain", {"text": "x" * (served.MOST_TEXT + 1)}),
+        f"{long}\n": ("explain", {"paths": ["x"] * 257}),
+        f"{'x' * 200}: no such file of at most 256 MiB {none}": ("explain", {"paths": ["x" * 300] * 256}),
+        f"x: no such file of at most 256 MiB {none}": ("judge", {"path": "x"}),
+        "pasted: contains no nccl-tests table (a header with size, count, type … and rows below it)":
+            ("judge", {"text": "hello"}),
+        "'dgx-z900' is not a known machine type": ("expect", {"machine": "dgx-z900"}),
+        "'NCCL_IBB_TIMEOT_XYZ' is not a known check, cause or variable": ("lookup", {"name": "NCCL_IBB_TIMEOT_XYZ"}),
+        "backend is nccl or gloo": ("doctor", {"text": ENV, "backend": "mpi"}),
+    }  # fmt: skip
     found = asked(served.Reader([], redact=True), wrong)
-    assert {name: each for name, each in found.items() if not each[0] or "Traceback" in each[1]} == {}
+    told = {name: f"Error executing tool {tool}: {name.strip()}" for name, (tool, _) in wrong.items()}
+    assert {name: each for name, each in found.items() if not each[0] or not each[1].startswith(told[name])} == {}
     with pytest.raises(UsageError, match="is not a folder"):
         served.main(["--folder", "/no/such/folder"])
     monkeypatch.setattr(served, "MOST_ANSWER", 200)
     (answer,) = asked(served.Reader([], redact=True), {"it": ("lookup", {"name": "NCCL_"})}).values()
-    assert len(answer[1]) < 300
-    assert "characters more" in answer[1]
+    whole = "\n".join(entry("NCCL_", "variable"))
+    assert answer[1] == f"{whole[:200]}\n… {len(whole) - 200} characters more"
+    monkeypatch.setattr(served, "MOST_ANSWER", len(whole))
+    (answer,) = asked(served.Reader([], redact=False), {"it": ("lookup", {"name": " NCCL_\n"})}).values()
+    assert answer == (False, whole)
 
 
 def test_it_serves_over_standard_input_and_output_as_a_program() -> None:
@@ -159,4 +176,9 @@ def test_a_capture_brings_in_no_file_outside_the_folders(tmp_path: Path) -> None
     }
     found = asked(served.Reader([inside], redact=True), calls)
     assert {name: failed for name, (failed, _) in found.items()} == {name: name != "whole" for name in calls}
-    assert all("like" in text for name, (_, text) in found.items() if name != "whole")
+    words = "jsonl: a 'like' row names another file; give a whole capture"
+    assert found["overlay"][1].endswith(f"overlay.{words}")
+    assert (
+        found["pasted overlay"][1]
+        == "Error executing tool doctor: pasted: a 'like' row names another file; give a whole capture"
+    )

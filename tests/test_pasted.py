@@ -14,7 +14,7 @@ from ncclprobe.host import pasted
 from ncclprobe.host.pasted_containers import pairs
 from tests import pasted_containers, pasted_faults, pasted_jobs
 from tests.each_row import each_row
-from tests.pasted_cases import FORMS, UP
+from tests.pasted_cases import FORMS, STATISTICS, UP
 from tests.pasted_texts import MATRIX, NVLINK, QUERY, SMI, doctored, objections
 
 
@@ -86,6 +86,61 @@ def test_a_text_that_is_cut_short_makes_nothing_inconclusive(
 ) -> None:
     code, said = doctor(tmp_path, capsys, whole[: len(whole) * 2 // 3])
     assert (code != 1, "(required)" in said) == (True, False), said
+
+
+BRIDGES = "".join(
+    f"0{number}:00.0 PCI bridge: Broadcom PEX88096 PCIe Gen 4 Switch (rev b0)\n"
+    f"\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{sign} CmpltRedir{sign} UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+    for number, sign in enumerate("-+++++")
+)
+ACS = "A PCIe switch redirects traffic between its devices to the CPU (ACS)"
+UNKNOWN = "Every line that reports a failure is known."
+STATED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    # text: the id, status and title of the verdict, and why it is unknown, or its finding
+    BRIDGES: ("pci.acs", f"warn {ACS}", "", (
+        "PCIe switches: 5 of 6 bridges redirect requests to the CPU (ACS)", "node fix-image",
+        "unless virtual machines run here, turn ACS off in the firmware setup, or with setpci at each boot",
+        "lspci -vvv: ACSCtl of 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0: ReqRedir+")),
+    BRIDGES.replace("Redir+", "Redir-"): ("pci.acs", f"pass {ACS}", "", ()),
+    STATISTICS.format(1000): ("ib.losses", "warn A port drops packets", "", (
+        "ens3: rx_prio3_discards is 1000: packets arrived, but there was no buffer for them", "link none",
+        "turn on priority flow control for the RoCE traffic class, on this port and on the switch",
+        "ethtool -S ens3: ")),
+    STATISTICS.format(999): ("ib.losses", "pass A port drops packets", "", ()),
+    pasted_faults.SAYS["an image"]: ("env.libraries", "unknown Every plugin that is named is there.", (
+        "NCCL_NET=AWS Libfabric asks for a plugin, and it is unknown if the image nvcr.io/nvidia/pytorch:24.10-py3 has "
+        "it"), ()),
+    pasted_faults.SAYS["no IB device"]: ("ib.state", "warn RDMA devices: no RDMA device is visible here, and NCCL uses "
+        "TCP between nodes (No IB devices found)", "", (
+        "RDMA devices: no RDMA device is visible here, and NCCL uses TCP between nodes (No IB devices found)",
+        "node none", "give the container /dev/infiniband, or load the NIC's driver; then run ibv_devinfo again",
+        "the pasted text: ")),
+    pasted_faults.SAYS["the fabric manager"]: ("nvl.fabric", "fail nvidia-fabricmanager: is inactive: GPUs behind "
+        "NVSwitches do not start without the fabric manager", "", (
+        "nvidia-fabricmanager: is inactive: GPUs behind NVSwitches do not start without the fabric manager",
+        "node none", "systemctl enable --now nvidia-fabricmanager", "the pasted text: ")),
+    "× nvidia-persistenced.service - NVIDIA\n   Active: failed (Result: exit-code)\n": ("log.unexplained",
+        f"unknown {UNKNOWN}", "a line reports a failure that no check recognises:    Active: failed (Result: "
+        "exit-code)", ()),
+    "".join(f"Nov 20 10:00:0{n} n7 kernel: usb 1-1: new device\n" for n in range(9)): ("log.gpu-failed",
+        "pass No check recognises a failure in the pasted text.", "", ()),
+}  # fmt: skip
+
+
+@each_row(("text", "expected"), STATED.items())
+def test_what_a_text_states_is_a_verdict_with_its_reason_evidence_and_remedy(
+    text: str, expected: tuple[str, str, str, tuple[str, ...]]
+) -> None:
+    id_, head, why, told = expected
+    report = doctored(text)
+    found = [each for each in report["checks"] if each["id"] == id_ and not each["title"].startswith("Not checked")]
+    (check,) = [each for each in found if f"{each['status']} {each['title']}" == head]
+    assert (check["why"], check["required"]) == (why, check["status"] == "unknown")
+    assert [
+        (f"{each['subject']}: {each['message']}", f"{each['blame']} {each['action']}", each["fix"],
+         "; ".join(f"{seen['source']}: {seen['text']}" for seen in each["evidence"]))
+        for each in check["findings"]
+    ] == ([told] if told else [])  # fmt: skip
 
 
 FLOWS = {"b": "it's, so", "c": "", "d": 'x "y, z'}

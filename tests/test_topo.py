@@ -125,7 +125,8 @@ def test_without_a_file_this_machine_is_asked(tmp_path: Path, monkeypatch: pytes
     command = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["topo"]) == 2
-    assert "give a file" in capsys.readouterr().err
+    said = "nvidia-smi: not there; give a file with the output of `nvidia-smi topo -m`"
+    assert capsys.readouterr().err == f"ncclprobe: {said}\n"
     command.write_text("#!/bin/sh\n[ \"$*\" = 'topo -m' ] && printf '\\tGPU0\\nGPU0\\t X \\n'\n")
     command.chmod(0o755)
     assert main(["topo"]) == 0
