@@ -80,14 +80,17 @@ def test_alone_it_starts_a_rank_per_gpu_two_of_gloo_without_one_and_looks_where_
 
 
 def test_one_rank_measures_its_copies_and_says_what_takes_two(alone: pytest.MonkeyPatch) -> None:
-    alone.setenv("NCCLPROBE_FOLDER", "/nowhere")
+    parts = ("copies", "collectives", "pairs")
     alone.setenv("WORLD_SIZE", "1")
-    asked = parse([])
-    assert asked.what == ("copies",)
-    assert {(row.op, row.cause, row.why) for row in asked.left_out} == {
-        ("collectives", "alone", "one GPU, so there is no link between GPUs to measure"),
-        ("pairs", "alone", "one GPU, so there is no link between GPUs to measure"),
-    }
+    assert (parse([]).what, parse([]).left_out) == (parts, ())  # of another launcher
+    alone.setenv("NCCLPROBE_FOLDER", "/nowhere")
+    one, ranks = "one GPU, so there is no link between GPUs", "one rank, so there is no traffic between ranks"
+    for argv, why in (([], one), (["--backend", "nccl"], one), (["--backend", "gloo"], ranks)):
+        asked = parse(argv)
+        left = [(part, "alone", f"{why} to measure") for part in parts[1:]]
+        assert (asked.what, [(row.op, row.cause, row.why) for row in asked.left_out]) == (("copies",), left)
+    alone.setenv("WORLD_SIZE", "2")
+    assert parse([]).what == parts
 
 
 def test_a_quick_look_starts_no_rank_and_says_what_the_doctor_says(alone: pytest.MonkeyPatch, tmp_path: Path) -> None:

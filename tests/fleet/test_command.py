@@ -139,7 +139,8 @@ def test_a_report_of_another_user_is_added_where_that_is_trusted(fleet: Fleet) -
     (path,) = fleet.files(day_of("n1", 19))
     os.chown(path, 4711, -1)
     assert fleet("add", path, code=2) == []
-    assert "belongs to uid 4711, which is neither you nor root; --trust adds it anyway" in fleet.err
+    why = "belongs to uid 4711, which is neither you nor root; --trust adds it anyway"
+    assert fleet.err == f"ncclprobe: {path}: {why}\n"
     assert fleet("add", path, "--trust") == [f"1 report added to {fleet.path}"]
 
 
@@ -177,7 +178,8 @@ def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeyp
     filled(fleet.path, day_of("n1", 1), day_of("n1", 0))
     monkeypatch.setattr(store.Store, "_settle", interrupted)
     assert fleet("-q") == ["1 ok"]
-    assert fleet.err.startswith("ncclprobe: 1 number from late reports left out: raise --timeout")
+    late = "1 number from late reports left out: raise --timeout, or let it write to the file"
+    assert fleet.err == f"ncclprobe: {late}\n"
     assert fleet("-q", "--exit-code", code=3) == ["1 ok"]  # as far as it was looked at
 
 
@@ -235,7 +237,8 @@ def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
     filled(fleet.path, *(replace(r, environment={n: replace(e, boot="b") for n, e in r.environment.items()})
                          for r in both))  # fmt: skip
     assert fleet("-q") == ["2 ok"]
-    assert "`ncclprobe fleet rename n3 n33` merges them" in fleet.err
+    same = "n33 has the boot of n3, which is older: `ncclprobe fleet rename n3 n33` merges them"
+    assert fleet.err == f"ncclprobe: {same}\n"
     assert fleet("rename", "n3", "n33", "-q") == ["n33: ok"]
     assert fleet("-q") == ["1 ok"]
     assert fleet.err == ""
