@@ -1,16 +1,23 @@
 """The rules that make a verdict trustworthy."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import answers
+from report.samples import HEALTHY
 
+from ncclprobe.engine import history, running
 from ncclprobe.engine.collect import collect
+from ncclprobe.engine.doctor import look_s
 from ncclprobe.engine.judge import conclude, judge
+from ncclprobe.facts.job.ranks import JobLooks, LocalRanks
 from ncclprobe.host import Host
-from ncclprobe.model.errors import Denied, Missing, ParseError, Unlearned
+from ncclprobe.model.errors import Denied, Failed, Missing, ParseError, Unlearned, UsageError
 from ncclprobe.model.findings import Status
+from ncclprobe.model.fleet import History
 from ncclprobe.model.registry import collector
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
 from tests.each_row import each_row
 from tests.judge_inputs import FIRST, First
@@ -90,3 +97,68 @@ def test_a_check_whose_facts_do_not_say_is_unknown() -> None:
     """More of what is judged is in tests/data/command_values/judging.txt."""
     (seen,) = judge([Snapshot("n", {First: First(error=Unlearned("no colour was seen"))})], [FIRST], Job())
     assert (seen.status, seen.required, conclude([seen])) == (Status.UNKNOWN, True, (Status.UNKNOWN, 3))
+
+
+def test_a_tenth_of_the_time_is_left_to_judge_but_a_second_or_half_of_it() -> None:
+    given = {120.0: 108.0, 20.0: 18.0, 10.0: 9.0, 5.0: 4.0, 2.0: 1.0, 1.0: 0.5}
+    assert {timeout_s: look_s(timeout_s) for timeout_s in given} == given
+
+
+OTHERS = tuple((str(pid), "ada", "0-7", "train.py", "10:00", "n1:29500") for pid in range(100, 125))
+_NONE = "no rank of a job was found on n0, n1{}; --pid PID names one that sets RANK itself"
+
+
+@each_row(
+    ("facts", "why"),
+    [
+        ([LocalRanks(()), LocalRanks(())], _NONE.format("")),
+        (
+            [LocalRanks((), hidden=2), LocalRanks((), hidden=3)],
+            _NONE.format("; 5 Python processes of other users run there; attach as the job's user or as root"),
+        ),
+        ([LocalRanks(()), Absent("no /proc")], "n1: ranks cannot be examined: no /proc"),
+        (
+            [LocalRanks((), others=OTHERS[:2]), LocalRanks(())],
+            "n0 runs 2 jobs; choose one with --pid, one of 100, 101",
+        ),
+        (
+            [LocalRanks((), others=OTHERS)],
+            f"n0 runs 25 jobs; choose one with --pid, one of {', '.join(map(str, range(100, 120)))}",
+        ),
+    ],
+)
+def test_a_look_without_the_ranks_of_one_job_is_refused_with_what_to_do(facts: list[Any], why: str) -> None:
+    nodes = [
+        Snapshot(f"n{number}", {LocalRanks: fact, JobLooks: JobLooks((), ())})  # type: ignore[arg-type]
+        for number, fact in enumerate(facts)
+    ]
+    with pytest.raises(UsageError) as refused:
+        running.stands(nodes)
+    assert str(refused.value) == why
+
+
+def test_a_store_of_reports_that_does_not_answer_is_said_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ncclprobe.fleet.child.add", lambda _, *given: said.append(given))
+    for written, left_s in (("r.json", 1.0), ("", 2.5), ("-", 9.0)):
+        history.keep(HEALTHY, tmp_path, written, left_s, said.append)
+    assert said == [(tmp_path, str(tmp_path / "r.json"), 2.0), (tmp_path, "--fleet", 2.5), (tmp_path, "--fleet", 5.0)]
+    for error in (UsageError("no"), Failed("no"), UnicodeEncodeError("utf-8", "no", 0, 1, "no")):
+
+        def refuses(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("ncclprobe.fleet.child.add", refuses)
+        monkeypatch.setattr("ncclprobe.fleet.child.past", refuses)
+        del said[:]
+        history.keep(HEALTHY, tmp_path, "", 9.0, said.append)
+        assert said == [f"--fleet: this report was not added: {error}"]
+        (node,) = history.add_history([Snapshot("n7", {})], HEALTHY, tmp_path)
+        assert node.facts == {History: Absent(str(error))}
+    monkeypatch.setattr("ncclprobe.fleet.child.past", lambda *_: {"n8": "its days"})
+    first, other = history.add_history([Snapshot("n7", {}), Snapshot("n8", {})], HEALTHY, tmp_path)
+    assert first.facts == {History: Absent(f"{tmp_path} has no history of this node")}
+    assert other.facts == {History: "its days"}

@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands.doctor import main
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Related, Status
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.values import replace
@@ -59,3 +61,32 @@ def test_in_a_kept_run_a_planted_setting_and_no_other_stands_beside_the_slow_row
     (slow,) = [v for v in as_json.read(str(tmp_path / "report.json")).checks if v.id == "run.bandwidth"]
     assert set(related) <= set(slow.findings[0].related)
     assert (slow.node, slow.status, bool(slow.findings[0].related)) == (None, Status.FAIL, bool(related))
+
+
+BANDS = '[[expect]]\nop = "all_reduce"\nnbytes = "1M"\nbusbw_GBps = {}\nsource = "s"\nwhy = "w"\n'
+
+
+def test_a_kept_run_is_judged_by_its_own_numbers_those_of_a_file_or_of_this_release(tmp_path: Path) -> None:
+    argv, path = kept_run(tmp_path), tmp_path / "bands.toml"
+    path.write_text(BANDS.format(0.001))
+    again = ("judged again: judged without --expect: this is DGX H100",)
+    for more, code, by, notes in (
+        ([], 4, "bands.toml user 100", ()),
+        (["--expect", str(path)], 0, f"{path}: expect 1: s user 0.001", ()),
+        (["--rejudge"], 0, "NCCL 2.30's own search and cost model", again),
+    ):
+        assert main([*argv, *more]) == code, more
+        report = as_json.read(str(tmp_path / "report.json"))
+        (row, other) = [row.expectation for row in report.measurements]
+        assert row == other
+        assert row
+        assert f"{row.source} {row.basis} {row.value:g}".startswith(by)
+        assert report.notes == notes
+    more_logs = [str(tmp_path / "other.jsonl"), str(tmp_path / "third.jsonl")]
+    for name in more_logs:
+        Path(name).write_bytes((tmp_path / "run.jsonl").read_bytes())
+    with pytest.raises(UsageError) as refused:
+        main([*more_logs, *argv])
+    assert str(refused.value) == (
+        f"{more_logs[0]} is a second run log; give one run.jsonl, with the captures of its nodes"
+    )
