@@ -191,17 +191,12 @@ def _rows_inputs(folder: Path) -> Rows:
     sweep = made.sweep()
     rows = sweep.measurements[::5]
     kinds = {
-        "usual": rows,
-        "slower": _altered(rows, 0.8),
-        "a little slower": _altered(rows, 0.93),
-        "faster": _altered(rows, 1.3),
-        "without intervals": _altered(rows, 0.85, interval_us=None),
+        "usual": rows, "slower": _altered(rows, 0.8), "a little slower": _altered(rows, 0.93),
+        "faster": _altered(rows, 1.3), "without intervals": _altered(rows, 0.85, interval_us=None),
         "wide": tuple(replace(row, interval_us=(row.time_us.typical * 0.6, row.time_us.typical * 1.9)) for row in rows),
-        "twice": (*rows, *_altered(rows, 0.7)),
-        "cut": rows[: len(rows) // 3],
-        "wrong": _altered(rows, 1.0, wrong=3),
+        "twice": (*rows, *_altered(rows, 0.7)), "cut": rows[: len(rows) // 3], "wrong": _altered(rows, 1.0, wrong=3),
         "nothing": (),
-    }
+    }  # fmt: skip
     paths = {name: _written(folder, name, replace(sweep, measurements=each)) for name, each in kinds.items()}
     site = str(folder / "site.toml")
     yield "baseline", ["baseline", paths["usual"], paths["a little slower"], "-o", site, "--accept-low"]
@@ -313,23 +308,11 @@ COMMANDS: Mapping[str, Callable[[Path], Rows]] = {
     "explain-desync": lambda _: _jobs_inputs("failures/desync-*"),
     "explain-silent": lambda _: _jobs_inputs("failures/[n-z]*"),
     "explain-others": lambda _: _jobs_inputs("failures/[!dn-z]*"),
-    "explain-cuda": lambda _: _jobs_inputs("on_cpu/job-*"),
-    "explain-nccl": _nccl_inputs,
-    "explain-cases": _cases_inputs,
-    "doctor": _captures_inputs,
-    "attach": _attached_inputs,
-    "report": _reports_inputs,
-    "expect": _machines_inputs,
-    "topo": _matrices_inputs,
-    "judge": _judged_inputs,
-    "expect-captures": _expectations_inputs,
-    "forms": _forms_inputs,
-    "compare": _comparisons_inputs,
-    "rows": _rows_inputs,
-    "fleet": _fleet_inputs,
-    "pseudonyms": _pseudonyms_inputs,
-    "pasted": _pasted_inputs,
-    "json": _jobs_as_json_inputs,
-    "help": _help_inputs,
-}
+    "explain-cuda": lambda _: _jobs_inputs("on_cpu/job-*"), "explain-nccl": _nccl_inputs,
+    "explain-cases": _cases_inputs, "doctor": _captures_inputs, "attach": _attached_inputs, "report": _reports_inputs,
+    "expect": _machines_inputs, "topo": _matrices_inputs, "judge": _judged_inputs,
+    "expect-captures": _expectations_inputs, "forms": _forms_inputs, "compare": _comparisons_inputs,
+    "rows": _rows_inputs, "fleet": _fleet_inputs, "pseudonyms": _pseudonyms_inputs, "pasted": _pasted_inputs,
+    "json": _jobs_as_json_inputs, "help": _help_inputs,
+}  # fmt: skip
 """The commands of each file with what they look at; what is compressed is unpacked into a folder."""

@@ -583,18 +583,8 @@ def _wrong_inputs() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "areas": _areas_inputs,
-    "runs": _runs_inputs,
-    "idle": _idle_inputs,
-    "unused": _unused_inputs,
-    "causes-of-a-run": _causes_inputs,
-    "compared": _compared_inputs,
-    "site-files": _site_inputs,
-    "topo-texts": _topo_inputs,
-    "host-orders": _orders_inputs,
-    "host-failures": _failures_inputs,
-    "raised": _ends_inputs,
-    "entries": _pages_inputs,
-    "expected-lines": _expected_inputs,
-    "wrong-asks": _wrong_inputs,
-}
+    "areas": _areas_inputs, "runs": _runs_inputs, "idle": _idle_inputs, "unused": _unused_inputs,
+    "causes-of-a-run": _causes_inputs, "compared": _compared_inputs, "site-files": _site_inputs,
+    "topo-texts": _topo_inputs, "host-orders": _orders_inputs, "host-failures": _failures_inputs,
+    "raised": _ends_inputs, "entries": _pages_inputs, "expected-lines": _expected_inputs, "wrong-asks": _wrong_inputs,
+}  # fmt: skip

@@ -279,13 +279,10 @@ _IN_CALL = "    all_reduce (torch/distributed/distributed_c10d.py:2450)\n    ste
 _AT_WORK = "    forward (train/model.py:12)\n    <module> (train/main.py:5)\n"
 _NATIVE = "    cuStreamSynchronize (libcuda.so.1)\n    step (train/loop.py:90)\n"
 _STACKS = {
-    "main first": _MAIN + _AT_WORK + _OTHER + _NATIVE,
-    "main last": _OTHER + _NATIVE + _MAIN + _AT_WORK,
+    "main first": _MAIN + _AT_WORK + _OTHER + _NATIVE, "main last": _OTHER + _NATIVE + _MAIN + _AT_WORK,
     "call elsewhere": _MAIN + _AT_WORK + _OTHER + _IN_CALL,
     "two calls": _OTHER + _IN_CALL + _MAIN + _IN_CALL.replace("all_reduce", "barrier"),
-    "main is empty": _MAIN + _OTHER + _NATIVE,
-    "no main": _OTHER + _AT_WORK,
-    "library": _MAIN + _NATIVE,
+    "main is empty": _MAIN + _OTHER + _NATIVE, "no main": _OTHER + _AT_WORK, "library": _MAIN + _NATIVE,
     "wrapped": _MAIN
     + _IN_CALL.replace("    step", "    wrapper (torch/distributed/distributed_c10d.py:8)\n    <module>"),
     "no folders": _MAIN + "    f (a.py:3)\n    g (b.py:4)\n",
@@ -297,7 +294,7 @@ _STACKS = {
     "ranks before": f"rank 3:\n{_MAIN}{_AT_WORK}run --node_rank=4\n{_MAIN}{_AT_WORK}",
     "tensor parallel": "".join(f"Process 8: x_{of}\n{_MAIN}{_AT_WORK}" for of in ("TP3", "DP1_TP2", "TP4 rank=6")),
     "long numbers": _MAIN + "    f (train/a.py:1234567)\n    g (train/a.py:12345678)\n    h (train/a.py:x)\n",
-}
+}  # fmt: skip
 
 
 def _stacks_inputs() -> Rows:
@@ -408,37 +405,16 @@ def _rules_inputs() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    **expect_inputs.FUNCTIONS,
-    "planted": _planted_inputs,
-    "ranks": _ranks_inputs,
-    "rails": _rails_inputs,
-    "meshes": _meshes_inputs,
-    "launchers": _launchers_inputs,
-    "plans": _plans_inputs,
-    "patterns": _patterns_inputs,
-    "options": _options_inputs,
-    "stacks": _stacks_inputs,
-    "training": _training_inputs,
+    **expect_inputs.FUNCTIONS, "planted": _planted_inputs, "ranks": _ranks_inputs, "rails": _rails_inputs,
+    "meshes": _meshes_inputs, "launchers": _launchers_inputs, "plans": _plans_inputs, "patterns": _patterns_inputs,
+    "options": _options_inputs, "stacks": _stacks_inputs, "training": _training_inputs,
     **{f"altered-{machine}": partial(captured_facts.altered, machine) for machine in captured_facts.MACHINES},
-    "applies": _applies_inputs,
-    "starts": test_starts.outcomes,
+    "applies": _applies_inputs, "starts": test_starts.outcomes,
     "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),
-    "backends": _backends_inputs,
-    "layers": _layers_inputs,
-    "rules": _rules_inputs,
-    "log-checks": lambda: single.outcomes((*single_ranks.TEXTS, *single_hosts.TEXTS)),
-    "settings": _settings_inputs,
-    **engine_inputs.FUNCTIONS,
-    **job_inputs.FUNCTIONS,
-    **judge_inputs.FUNCTIONS,
-    **check_inputs.FUNCTIONS,
-    **measure_inputs.FUNCTIONS,
-    **cluster_inputs.FUNCTIONS,
-    **probes_inputs.FUNCTIONS,
-    **launch_inputs.FUNCTIONS,
-    **ranks_inputs.FUNCTIONS,
-    **watchdog_inputs.FUNCTIONS,
-    **report_inputs.FUNCTIONS,
-    **run_conditions_inputs.FUNCTIONS,
-}
+    "backends": _backends_inputs, "layers": _layers_inputs, "rules": _rules_inputs,
+    "log-checks": lambda: single.outcomes((*single_ranks.TEXTS, *single_hosts.TEXTS)), "settings": _settings_inputs,
+    **engine_inputs.FUNCTIONS, **job_inputs.FUNCTIONS, **judge_inputs.FUNCTIONS, **check_inputs.FUNCTIONS,
+    **measure_inputs.FUNCTIONS, **cluster_inputs.FUNCTIONS, **probes_inputs.FUNCTIONS, **launch_inputs.FUNCTIONS,
+    **ranks_inputs.FUNCTIONS, **watchdog_inputs.FUNCTIONS, **report_inputs.FUNCTIONS, **run_conditions_inputs.FUNCTIONS,
+}  # fmt: skip
 """The functions of each file with their input."""

@@ -148,10 +148,8 @@ def _judging_inputs() -> Rows:
         for then in (WALL, warn("door", "is shut")):
             yield f"required {name}, {then.subject}", _judged(_ways(cause, then=[then]), checks=[FIRST, needs])
     unseen = [
-        note("wall", f"{UNSEEN}it is gone"),
-        note("door", f"{UNSEEN}it is gone"),
-        note("wall", "is painted twice"),
-    ]
+        note("wall", f"{UNSEEN}it is gone"), note("door", f"{UNSEEN}it is gone"), note("wall", "is painted twice"),
+    ]  # fmt: skip
     for name, given in (
         ("fails", [WALL]),
         ("warns", [warn("wall", "x")]),
@@ -180,12 +178,8 @@ def _judging_inputs() -> Rows:
         yield f"costs, slows {slows}", _judged((First(tuple(costly)), _RATE), checks=[replace(FIRST, slows=slows)])
         yield f"costs nothing, slows {slows}", _judged((First((WALL,)), _RATE), checks=[replace(FIRST, slows=slows)])
     texts = [
-        f"{UNSEEN}no text",
-        "the ring could not be read",
-        f"so {NOT_SHOWN}",
-        "it could not be read twice",
-        "is white",
-    ]
+        f"{UNSEEN}no text", "the ring could not be read", f"so {NOT_SHOWN}", "it could not be read twice", "is white",
+    ]  # fmt: skip
     for each in [[one] for one in texts] + [texts, texts[::-1], texts[1:3]]:
         for more in ((), (warn("x", texts[0]),), (fail("x", texts[0]),)):
             found = [*(note(f"s{number}", text) for number, text in enumerate(each)), *more]
@@ -324,12 +318,7 @@ def _promising(text: str, bad: Sequence[First], good: Sequence[First]) -> Check:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "judging": _judging_inputs,
-    "together": _together_inputs,
-    "of-runs": _of_runs_inputs,
-    "suppressed": _suppressed_inputs,
-    "one-job": _one_job_inputs,
-    "typed": _typed_inputs,
-    "excerpts": test_cited.cited,
+    "judging": _judging_inputs, "together": _together_inputs, "of-runs": _of_runs_inputs,
+    "suppressed": _suppressed_inputs, "one-job": _one_job_inputs, "typed": _typed_inputs, "excerpts": test_cited.cited,
     "broken": _broken_inputs,
-}
+}  # fmt: skip

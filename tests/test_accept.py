@@ -54,16 +54,12 @@ def test_a_part_that_comes_too_late_is_left_out_and_named() -> None:
 @pytest.mark.parametrize(
     ("nodes", "chosen", "argv", "ranks", "why"),
     [
-        (0, None, [], [2], ""),
-        (0, None, ["--backend", "gloo"], [2], ""),
-        (1, None, [], [1], ""),
-        (8, None, [], [8], ""),
-        (8, "0,1", [], [2], ""),
-        (8, None, ["--nproc", "4"], [4], ""),
+        (0, None, [], [2], ""), (0, None, ["--backend", "gloo"], [2], ""), (1, None, [], [1], ""),
+        (8, None, [], [8], ""), (8, "0,1", [], [2], ""), (8, None, ["--nproc", "4"], [4], ""),
         (8, "", [], [], "this process can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES"),
         (0, None, ["--backend", "nccl"], [], "no GPU is visible"),
     ],
-)
+)  # fmt: skip
 def test_alone_it_starts_a_rank_per_gpu_two_of_gloo_without_one_and_looks_where_none_can_be_used(
     nodes: int, chosen: str | None, argv: list[str], ranks: list[int], why: str, alone: pytest.MonkeyPatch
 ) -> None:

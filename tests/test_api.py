@@ -41,15 +41,11 @@ ASKED: dict[str, Callable[[], Any]] = {
     "doctor": lambda: api.doctor([HGX], backend="nccl"),
     "doctor here": lambda: api.doctor(backend="gloo", select=["host.*"]),
     "expect": lambda: api.expect("dgx-h100", nodes=2, sizes=[1 << 30]),
-    "expect captured": lambda: api.expect(capture=HGX, sizes=[1 << 30]),
-    "explain": lambda: api.explain([LEFT]),
-    "load": lambda: api.load(SICK),
-    "judge": lambda: api.judge(LOG, machine="dgx-h100"),
-    "compare": lambda: api.compare(SICK, SICK),
-    "baseline": lambda: api.baseline(LOG),
-    "capture": lambda: api.capture(),
+    "expect captured": lambda: api.expect(capture=HGX, sizes=[1 << 30]), "explain": lambda: api.explain([LEFT]),
+    "load": lambda: api.load(SICK), "judge": lambda: api.judge(LOG, machine="dgx-h100"),
+    "compare": lambda: api.compare(SICK, SICK), "baseline": lambda: api.baseline(LOG), "capture": lambda: api.capture(),
     "accept": lambda: api.accept(level="quick", backend="gloo"),
-}
+}  # fmt: skip
 
 
 @each_row("ask", ASKED.values(), ids=ASKED)
@@ -73,19 +69,16 @@ SICK_MACHINE = ROOT / "tests" / "captures" / "sick" / "ib-down.jsonl"
 
 SICK_LOGS = ROOT / "tests" / "data" / "failures" / "nccl-no-interface"
 OPTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("doctor", {}, []),
-    ("doctor", {"expect_gpus": 9}, ["--expect-gpus", "9"]),
+    ("doctor", {}, []), ("doctor", {"expect_gpus": 9}, ["--expect-gpus", "9"]),
     ("doctor", {"select": ["ib.*", "env.*"]}, ["--select", "ib.*", "--select", "env.*"]),
     ("doctor", {"select": "env.*"}, ["--select", "env.*"]),
     ("doctor", {"ignore": ["ib.*", "env.*"]}, ["--ignore", "ib.*", "--ignore", "env.*"]),
-    ("doctor", {"backend": "gloo"}, ["--backend", "gloo"]),
-    ("doctor", {"one_job": True}, ["--one-job"]),
-    ("doctor", {"config": "site.toml"}, ["--config", "site.toml"]),
-    ("explain", {}, []),
+    ("doctor", {"backend": "gloo"}, ["--backend", "gloo"]), ("doctor", {"one_job": True}, ["--one-job"]),
+    ("doctor", {"config": "site.toml"}, ["--config", "site.toml"]), ("explain", {}, []),
     ("explain", {"ignore": ["log.*"]}, ["--ignore", "log.*"]),
     ("explain", {"select": ["log.rank-ended"]}, ["--select", "log.rank-ended"]),
     ("explain", {"config": "site.toml"}, ["--config", "site.toml"]),
-]
+]  # fmt: skip
 
 
 @each_row(("command", "asked", "words"), OPTIONS)

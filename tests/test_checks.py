@@ -124,10 +124,6 @@ def test_a_function_becomes_a_check_by_its_signature_and_docstring() -> None:
 
     rule = check(bad=tuple, good=tuple)(odd_)
     assert (rule.id, rule.title, rule.right, rule.why, rule.fix) == (
-        "test_checks.odd",
-        "The job is odd",
-        "The job is even",
-        "because it is.",
-        "even it out.",
-    )
+        "test_checks.odd", "The job is odd", "The job is even", "because it is.", "even it out.",
+    )  # fmt: skip
     assert [(need.name, need.fact, need.accepts_absent) for need in rule.needs] == [("job", Job, False)]

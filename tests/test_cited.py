@@ -20,13 +20,11 @@ ANSWERS = {
     ("read", "/sys/class/infiniband/mlx5_1/ports/1/rate"): "200 Gb/sec (4X HDR)\n",
     ("read", "/sys/bus/pci/devices/0000:5c:00.0/current_link_speed"): "16.0 GT/s PCIe\n",
     ("run", "nvidia-smi", "nvlink", "-s"): "GPU 0: H100\n\t Link 0: 26 GB/s\nGPU 1: H100\n\t Link 0: <inactive>\n",
-    ("nvml", "nvmlDeviceGetEccMode", 0): "[1, 1]",
-    ("nvml", "nvmlDeviceGetEccMode", 1): "[0, 0]",
+    ("nvml", "nvmlDeviceGetEccMode", 0): "[1, 1]", ("nvml", "nvmlDeviceGetEccMode", 1): "[0, 0]",
     ("env",): '{"HOME": "/root", "NCCL_ALGO": "Ring", "NCCL_ALGO_X": "1"}',
     ("kernel_log", "NVRM"): '{"lines": [[1.5, "NVRM: boot"], [86.25, "NVRM: Xid (PCI:0000:5b:00): 79"]], "dropped": 0}',
-    ("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]",
-    ("open", "/dev/infiniband/uverbs0"): Denied("permission denied"),
-}
+    ("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]", ("open", "/dev/infiniband/uverbs0"): Denied("permission denied"),
+}  # fmt: skip
 XID = "Xid (PCI:0000:5b:00): 79"
 
 

@@ -84,21 +84,14 @@ def test_an_error_is_folded_on_a_terminal_and_one_line_elsewhere(
 
 DEADLINE_S = 60.0
 CASES = {
-    "ncclprobe doc": ["doctor"],
-    "ncclprobe --v": ["--version"],
-    "ncclprobe doctor --expect-g": ["--expect-gpus"],
-    "ncclprobe doctor --backend ": ["nccl", "gloo"],
-    "ncclprobe doctor --local a": ["a file.jsonl", "again.jsonl"],
-    "ncclprobe doctor --json aga": ["again.jsonl"],
-    "ncclprobe doctor --keep f": ["folder"],
-    "ncclprobe doctor --timeout ": [],
-    "ncclprobe explain ib.sta": ["ib.state"],
-    "ncclprobe explain aga": ["again.jsonl"],
-    "ncclprobe bandwidth --select run.band": ["run.bandwidth"],
-    "ncclprobe fleet add aga": ["again.jsonl"],
-    "ncclprobe completion ": ["bash", "zsh", "fish"],
+    "ncclprobe doc": ["doctor"], "ncclprobe --v": ["--version"], "ncclprobe doctor --expect-g": ["--expect-gpus"],
+    "ncclprobe doctor --backend ": ["nccl", "gloo"], "ncclprobe doctor --local a": ["a file.jsonl", "again.jsonl"],
+    "ncclprobe doctor --json aga": ["again.jsonl"], "ncclprobe doctor --keep f": ["folder"],
+    "ncclprobe doctor --timeout ": [], "ncclprobe explain ib.sta": ["ib.state"],
+    "ncclprobe explain aga": ["again.jsonl"], "ncclprobe bandwidth --select run.band": ["run.bandwidth"],
+    "ncclprobe fleet add aga": ["again.jsonl"], "ncclprobe completion ": ["bash", "zsh", "fish"],
     "ncclprobe checks ": [],
-}
+}  # fmt: skip
 """What is typed, and what may follow in a folder with two files and a folder."""
 
 

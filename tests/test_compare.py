@@ -179,9 +179,7 @@ BASELINES: dict[str, tuple[Files, str]] = {
     },
     "its report knows too little": ({"a.json": report(row(100, expectation=replace(MODEL, threshold=0.0)))}, ""),
     "a machine by name expects more": ({"a.json": LOW}, "--machine dgx-h100"),
-    "gloo, of a machine by name": (
-        {"a.json": report(row(20.0, nbytes=1 << 30, backend="gloo"))}, "--machine dgx-h100"
-    ),
+    "gloo, of a machine by name": ({"a.json": report(row(20.0, nbytes=1 << 30, backend="gloo"))}, "--machine dgx-h100"),
     "uneven, of a machine by name": (
         {"a.json": report(row(20.0, nbytes=1 << 30, ranks=9, nodes=2))}, "--machine dgx-h100"
     ),

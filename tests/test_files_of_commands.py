@@ -221,16 +221,9 @@ def test_a_format_knows_its_own_files_and_takes_no_other_for_its_own(name: str, 
 
 
 COMMAND_LINES: dict[str, list[str]] = {
-    "accept": [],
-    "bandwidth": ["--nproc", "2"],
-    "copies": [],
-    "doctor": ["--local"],
-    "explain": ["LOG"],
-    "pairs": ["--nproc", "2"],
-    "rails": [],
-    "report": ["REPORT"],
-    "workload": ["--nproc", "2", "ddp"],
-}
+    "accept": [], "bandwidth": ["--nproc", "2"], "copies": [], "doctor": ["--local"], "explain": ["LOG"],
+    "pairs": ["--nproc", "2"], "rails": [], "report": ["REPORT"], "workload": ["--nproc", "2", "ddp"],
+}  # fmt: skip
 """Every command that takes --json PATH and the like."""
 
 

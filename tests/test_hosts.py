@@ -24,12 +24,10 @@ from ncclprobe.wire import SECRET_BYTES
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 60.0
 HOSTFILES = {
-    "n1 slots=8\nn2 slots=8 max_slots=9\n": ["n1", "n2"],
-    "# of the cluster\n\nn1:8\n n2:4 # slow\n": ["n1", "n2"],
-    "gpu[07-09]\n": ["gpu07", "gpu08", "gpu09"],
-    "a,b\nroot@c": ["a", "b", "root@c"],
+    "n1 slots=8\nn2 slots=8 max_slots=9\n": ["n1", "n2"], "# of the cluster\n\nn1:8\n n2:4 # slow\n": ["n1", "n2"],
+    "gpu[07-09]\n": ["gpu07", "gpu08", "gpu09"], "a,b\nroot@c": ["a", "b", "root@c"],
     "fd77::5\n10.0.0.7": ["fd77::5", "10.0.0.7"],
-}
+}  # fmt: skip
 
 
 def named(tmp_path: Path, words: Sequence[str]) -> tuple[str, ...]:
@@ -61,10 +59,8 @@ def answered(*gpus: int) -> list[here.Call]:
 
 ALONE = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output())
 CALLS: dict[str, tuple[list[here.Call], over_ssh.Started]] = {
-    "two nodes": (answered(8, 8), ALONE),
-    "two nodes, kept": (answered(8, 8), replace(ALONE, keep=Path("kept"))),
-    "one node": (answered(8), ALONE),
-    "nobody": ([], ALONE),
+    "two nodes": (answered(8, 8), ALONE), "two nodes, kept": (answered(8, 8), replace(ALONE, keep=Path("kept"))),
+    "one node": (answered(8), ALONE), "nobody": ([], ALONE),
     **{f"ranks of {gpus}": (answered(*gpus), replace(ALONE, ranks=lambda each: max(each, 1)))
        for gpus in ((2, 0, 3), (3, 1), (4,), (1,), (0,))},
 }  # fmt: skip
@@ -114,12 +110,9 @@ def test_each_host_that_fails_is_a_finding_in_its_own_words_and_the_others_are_j
     out, err = capsys.readouterr()
     assert code == report["exit_code"] == 3, (out, err)
     words = {
-        "down1": "No route to host",
-        "bare": "No module named",
-        "old": "it has ncclprobe 0.0.1, and this is ",
-        "dies": "exit code -9",
-        "loud": "it printed more than 1 MiB",
-    }
+        "down1": "No route to host", "bare": "No module named", "old": "it has ncclprobe 0.0.1, and this is ",
+        "dies": "exit code -9", "loud": "it printed more than 1 MiB",
+    }  # fmt: skip
     assert {*report["missing_nodes"]} == {*words}
     assert len(report["nodes"]) == 1
     found = [one for check in report["checks"] if check["id"] == "sync.nodes" for one in check["findings"]]

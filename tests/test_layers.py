@@ -11,17 +11,10 @@ from ncclprobe.commands import COMMANDS
 PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 TABLE = (
-    "signals model",
-    "fleet host redact wire",
-    "facts",
-    "nccl nccl_tests expect localise logs",
-    "checks probes",
-    "engine",
-    "report cluster",
-    "session",
-    "commands",
+    "signals model", "fleet host redact wire", "facts", "nccl nccl_tests expect localise logs", "checks probes",
+    "engine", "report cluster", "session", "commands",
     "__init__ __main__ accept api bandwidth copies doctor pairs site start workload",
-)
+)  # fmt: skip
 """The rows of the table in docs/maintainers/architecture.md, from row 0 on."""
 ROWS = {room: number for number, rooms in enumerate(TABLE) for room in rooms.split()}
 OF_THE_PACKAGE = {"__version__", "DOCS", "page"}

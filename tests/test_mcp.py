@@ -17,12 +17,9 @@ sdk = pytest.importorskip("mcp", reason="pip install mcp")
 ROOT = Path(__file__).resolve().parent.parent
 FAILURES = ROOT / "tests" / "data" / "failures"
 LOGS = {
-    "nccl-no-interface": "iface-missing",
-    "crash-raises": "ValueError",
-    "straggler": "timeout-straggler",
-    "desync-other-operation": "collective-desync",
-    "rank-never-came": "world-size-mismatch",
-}
+    "nccl-no-interface": "iface-missing", "crash-raises": "ValueError", "straggler": "timeout-straggler",
+    "desync-other-operation": "collective-desync", "rank-never-came": "world-size-mismatch",
+}  # fmt: skip
 """Recorded jobs, and a word that the answer must have."""
 ENV = "export NCCL_IB_DISABLE=true\n"
 Answer = tuple[bool, str]
@@ -53,8 +50,7 @@ def test_what_is_pasted_is_judged_and_looked_up() -> None:
     log = "n7:11:11 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
     tests = (ROOT / "tests" / "data" / "nccl_tests" / "all_reduce.txt").read_text()
     rows: list[tuple[str, dict[str, Any], str]] = [
-        ("explain", {"text": log}, "iface-missing"),
-        ("doctor", {"text": ENV}, "NCCL_IB_DISABLE"),
+        ("explain", {"text": log}, "iface-missing"), ("doctor", {"text": ENV}, "NCCL_IB_DISABLE"),
         ("doctor", {"text": ENV, "backend": "gloo"}, "gloo"),
         ("expect", {"machine": "dgx-h100", "nodes": 2}, "it fails; published"),
         (
@@ -63,9 +59,8 @@ def test_what_is_pasted_is_judged_and_looked_up() -> None:
             "8 x H100 PCIe, 2 sockets, 1 nodes: composed",
         ),
         ("judge", {"text": tests, "machine": "dgx-h100"}, "; the text against DGX H100"),
-        ("lookup", {"name": "NCCL_TIMEOUT"}, "read"),
-        ("lookup", {"name": "iface-missing"}, "log.interface"),
-    ]
+        ("lookup", {"name": "NCCL_TIMEOUT"}, "read"), ("lookup", {"name": "iface-missing"}, "log.interface"),
+    ]  # fmt: skip
     found = asked(served.Reader([], redact=True), {wanted: (tool, given) for tool, given, wanted in rows})
     assert {wanted: each for wanted, each in found.items() if each[0] or wanted not in each[1]} == {}
 

@@ -74,11 +74,9 @@ def other(fact: Other) -> Iterator[Finding]:
 
 OF_THE_RUN = {
     "bandwidth": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
-    "pairs": (ranks.init, ranks.rank_lost, pairs.pairs),
-    "copies": (ranks.init, ranks.rank_lost, traffic.copies),
-    "workload": (ranks.init, ranks.rank_lost),
-    "accept": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
-}
+    "pairs": (ranks.init, ranks.rank_lost, pairs.pairs), "copies": (ranks.init, ranks.rank_lost, traffic.copies),
+    "workload": (ranks.init, ranks.rank_lost), "accept": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
+}  # fmt: skip
 
 
 def on_the_machine(name: str, number: int = 0) -> dict[type, Any]:

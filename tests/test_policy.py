@@ -20,18 +20,15 @@ _SOURCES = re.compile(
     r"|--nccl-tests-src"
 )
 OWN = {
-    "tests/test_policy.py": "the expressions of this test",
-    "scripts/gpu_stages/standins.py": "tests/fake_nvml.c",
+    "tests/test_policy.py": "the expressions of this test", "scripts/gpu_stages/standins.py": "tests/fake_nvml.c",
     "scripts/stand_in/build.py": "tests/fake_nvml.c and what tests/cuda_stand_in holds",
-    "tests/fake_nvml.py": "tests/fake_nvml.c",
-    "tests/fake_verbs.py": "tests/fake_verbs.c and tests/fake_cuda.c",
-    "tests/guest/run": "tests/fake_nvml.c",
-    "tests/lab/launchers.py": "tests/fake_nvml.c",
+    "tests/fake_nvml.py": "tests/fake_nvml.c", "tests/fake_verbs.py": "tests/fake_verbs.c and tests/fake_cuda.c",
+    "tests/guest/run": "tests/fake_nvml.c", "tests/lab/launchers.py": "tests/fake_nvml.c",
     "tests/log/single_hosts.py": "a command in a line of a log",
     "tests/probes/test_nccl_library.py": "a library of one function, written by the test",
     "tests/probes/test_verbs_abi.py": "a program that prints offsets, written by the test",
     "tests/test_elf.py": "libraries of one function, written by the test",
-}
+}  # fmt: skip
 """Files that compile our own stand-ins, or speak of what is forbidden, and why."""
 
 

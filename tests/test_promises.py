@@ -100,10 +100,8 @@ FULL = "the memory of GPU 1 is full"
     [
         (oom("20.00 MiB", "", gpu="GPU 3"), "the memory of GPU 3 is full"),
         ("RuntimeError: CUDA out of memory. See GPU 3 of the dashboard", "a GPU's memory is full"),
-        (oom("2.00 GiB", "2.99 GiB"), FULL),
-        (oom("512.00 MiB", "1.49 GiB"), FULL),
-        (oom("512.00 MiB", "1.51 GiB"), LIMIT.format(2)),
-        (oom("900.00 KiB", "1020.00 MiB"), FULL),
+        (oom("2.00 GiB", "2.99 GiB"), FULL), (oom("512.00 MiB", "1.49 GiB"), FULL),
+        (oom("512.00 MiB", "1.51 GiB"), LIMIT.format(2)), (oom("900.00 KiB", "1020.00 MiB"), FULL),
         (oom("2.00 GiB", "40.00 GiB"), LIMIT.format(40)),
         (
             oom(
@@ -112,7 +110,7 @@ FULL = "the memory of GPU 1 is full"
             f"{FULL}, 2 processes besides this one",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_gpu_whose_memory_is_full_is_the_one_that_torch_names(line: str, named: str, tmp_path: Path) -> None:
     assert cause(tmp_path, f"[rank0]: {line}\n").message == named
 

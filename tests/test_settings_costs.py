@@ -89,13 +89,11 @@ TABLE: dict[tuple[str, Severity | None], list[str]] = {
     (GB200, WARN): ["NCCL_IB_HCA=mlx5_0", "NCCL_NVLS_ENABLE=0"],
     (A100, WARN): ["NCCL_IB_ADDR_RANGE=192.168.192.0/33", "NCCL_P2P_DISABLE=1"],
     (A100, NOTE): ["NCCL_IB_ADDR_RANGE=192.168.192.0/24 NCCL_IB_GID_INDEX=3"],
-    (A100, FAIL): ["NCCL_IB_ADDR_FAMILY=AF_INET6", "NCCL_IB_GID_INDEX=0"],
-    (A100, None): ["NCCL_IB_GID_INDEX=3"],
+    (A100, FAIL): ["NCCL_IB_ADDR_FAMILY=AF_INET6", "NCCL_IB_GID_INDEX=0"], (A100, None): ["NCCL_IB_GID_INDEX=3"],
     (EFA, FAIL): ["FI_PROVIDER=tcp", "NCCL_NET_PLUGIN=none"],
     (TCPXO, FAIL): ["NCCL_NET=Socket", "NCCL_FASTRAK_IFNAME=eth1,eth2,eth3,eth4 NCCL_FASTRAK_CTRL_DEV=eth0"],
     (PCIE, WARN): ["NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=NVL", "NCCL_SHM_DISABLE=1"],
-    (PCIE, None): ["NCCL_P2P_LEVEL=SYS", "NCCL_IB_DISABLE=1"],
-    (GB200, NOTE): ["NCCL_IB_DISABLE=1", "NCCL_NET=Socket"],
+    (PCIE, None): ["NCCL_P2P_LEVEL=SYS", "NCCL_IB_DISABLE=1"], (GB200, NOTE): ["NCCL_IB_DISABLE=1", "NCCL_NET=Socket"],
     (EFA, WARN): ["FI_PROVIDERS=efa"],
     (TCPXO, WARN): ["NCCL_FASTRAK_IFNAME=eth1,eth2,eth3,eth4,eth5,eth6 NCCL_FASTRAK_CTRL_DEV=eth0"],
     (TCPXO, NOTE): ["NCCL_FASTRAK_IFNAME=eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8 NCCL_FASTRAK_CTRL_DEV=eth0"],
@@ -110,13 +108,10 @@ def test_a_setting_is_as_grave_as_what_it_costs_here(name: str, severity: Severi
 @each_row(
     ("text", "severity"),
     [
-        ("export NCCL_IB_HCA=mlx5_0\n", WARN),
-        ("set NCCL_IB_HCA=mlx5_0\n", WARN),
-        ("NCCL_IB_HCA = mlx5_0\n", FAIL),
-        ("NCCL_IB_HCA=^mlx5_0 # keep\n", WARN),
-        ("NCCL_IB_HCA=mlx5\n", NOTE),
+        ("export NCCL_IB_HCA=mlx5_0\n", WARN), ("set NCCL_IB_HCA=mlx5_0\n", WARN), ("NCCL_IB_HCA = mlx5_0\n", FAIL),
+        ("NCCL_IB_HCA=^mlx5_0 # keep\n", WARN), ("NCCL_IB_HCA=mlx5\n", NOTE),
     ],
-)
+)  # fmt: skip
 def test_what_a_line_of_a_file_does_not_set_is_said(text: str, severity: Severity) -> None:
     assert gravest(H100, "", conf=text) == severity
 

@@ -38,29 +38,16 @@ from tests.each_row import each_row
 CHECKS = every_check(MACHINE)
 MACHINES = ("hgx-h100", "aws-p4d", "gcp-a3-mega", "rtx4090-2", "gb200-tray")
 SETTINGS = (
-    {},
-    {"NCCL_SOCKET_IFNAME": "nowhere0"},
-    {"NCCL_SOCKET_FAMILY": "AF_INET6"},
-    {"NCCL_COMM_ID": ""},
-    {"NCCL_COMM_ID": "192.0.2.9:4711"},
-    {"NCCL_NET": "ofi"},
-    {"NCCL_NET": "IB"},
-    {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"},
-    {"NCCL_NET": "IB", "NCCL_IB_HCA": "nowhere"},
-    {"NCCL_NET": "FasTrak"},
-    {"NCCL_NET": "AWS Libfabric", "NCCL_NET_PLUGIN": "none"},
-    {"NCCL_NET": "Socket"},
-    {"NCCL_IB_DISABLE": "1"},
-    {"CUDA_VISIBLE_DEVICES": ""},
-    {"CUDA_VISIBLE_DEVICES": "-1"},
-    {"CUDA_VISIBLE_DEVICES": "99"},
-)
+    {}, {"NCCL_SOCKET_IFNAME": "nowhere0"}, {"NCCL_SOCKET_FAMILY": "AF_INET6"}, {"NCCL_COMM_ID": ""},
+    {"NCCL_COMM_ID": "192.0.2.9:4711"}, {"NCCL_NET": "ofi"}, {"NCCL_NET": "IB"},
+    {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "IB", "NCCL_IB_HCA": "nowhere"}, {"NCCL_NET": "FasTrak"},
+    {"NCCL_NET": "AWS Libfabric", "NCCL_NET_PLUGIN": "none"}, {"NCCL_NET": "Socket"}, {"NCCL_IB_DISABLE": "1"},
+    {"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": "-1"}, {"CUDA_VISIBLE_DEVICES": "99"},
+)  # fmt: skip
 LESS: dict[str, dict[type, Any]] = {
-    "whole": {},
-    "without interfaces": {Interfaces: Interfaces()},
-    "without HCAs": {Fabric: Fabric()},
+    "whole": {}, "without interfaces": {Interfaces: Interfaces()}, "without HCAs": {Fabric: Fabric()},
     "without plugins": {Plugins: Plugins()},
-}
+}  # fmt: skip
 DENIED = dict.fromkeys([(one, other) for one in range(8) for other in range(8) if one != other], "NS")
 
 
@@ -72,11 +59,9 @@ MORE = (
     *({"FI_PROVIDER": provider} for provider in ("efa", "tcp,efa", "^tcp", "^tcp,sockets")),
     *({"NCCL_NET": name} for name in ("aws libfabric", "socket")),
     *({"NCCL_IB_HCA": name} for name in ("mlx5_0", "mlx5")),
-    *({"NCCL_MAX_NCHANNELS": count} for count in ("1", "2", "32")),
-    {"NCCL_P2P_DISABLE": "1"},
-    {"NCCL_NVLS_ENABLE": "0"},
-    {"NCCL_PROTO": "^LL"},
-)
+    *({"NCCL_MAX_NCHANNELS": count} for count in ("1", "2", "32")), {"NCCL_P2P_DISABLE": "1"},
+    {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_PROTO": "^LL"},
+)  # fmt: skip
 """What costs something, or must not, beside what may keep NCCL from starting."""
 
 
@@ -200,11 +185,9 @@ def test_nodes_of_which_one_goes_over_sockets_are_told_apart() -> None:
 RECORDED = Path(__file__).parent / "data" / "nccl_failures"
 _ENDED = Missing("/opt/job: not there")
 _WRITTEN: dict[str, str | HostError] = {
-    "none.xml": _ENDED,
-    "broken.xml": '<system version="1"><cpu numaid="0"',
-    "other.xml": '<system version="9"></system>\n',
-    "graph.xml": '<graphs version="1"><graph id="0"',
-}
+    "none.xml": _ENDED, "broken.xml": '<system version="1"><cpu numaid="0"',
+    "other.xml": '<system version="9"></system>\n', "graph.xml": '<graphs version="1"><graph id="0"',
+}  # fmt: skip
 """The files of the recorded cases."""
 _OTHERWISE: dict[str, dict[Question, str | HostError]] = {
     "small-shm": {("statvfs", "/dev/shm"): '{"total": 1048576, "available": 1048576}'},

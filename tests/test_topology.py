@@ -71,13 +71,10 @@ def words(seen: Topology, one: str = "G0") -> str:
 
 SWITCHES = {f"g{n}": (AWAY,) * 18 for n in range(4)}
 LINKS: dict[str, Links] = {
-    "no links": {},
-    "switches": SWITCHES,
-    "a link less": {**SWITCHES, "g3": (AWAY,) * 17},
+    "no links": {}, "switches": SWITCHES, "a link less": {**SWITCHES, "g3": (AWAY,) * 17},
     "a chain": {"g0": ("g1", "g1"), "g1": ("g0", "g0", "g2"), "g2": ("g1", "g3"), "g3": ("g2",)},
-    "pairs": {f"g{n}": (f"g{n ^ 1}",) * 4 for n in range(4)},
-    "a processor": {f"g{n}": ("npu",) * 3 for n in range(4)},
-}
+    "pairs": {f"g{n}": (f"g{n ^ 1}",) * 4 for n in range(4)}, "a processor": {f"g{n}": ("npu",) * 3 for n in range(4)},
+}  # fmt: skip
 NUMA: dict[str, Mapping[str, int | Absent]] = {
     "two nodes": {},
     "G0 and N0 not read": {"g0": NOT_READ, "n0": NOT_READ},

@@ -54,23 +54,15 @@ def test_a_block_that_its_vendor_prescribes_warns_of_nothing(name: str) -> None:
 
 ONE_WRONG = [(name, *block["wrong"].partition("=")[::2]) for name, block in BLOCKS.items() if "wrong" in block]
 WRONG = [
-    ("tcpxo-2026", "NCCL_P2P_NET_CHUNKSIZE", "131072"),
-    ("tcpxo-2026", "NCCL_FASTRAK_CTRL_DEV", "eth1"),
+    ("tcpxo-2026", "NCCL_P2P_NET_CHUNKSIZE", "131072"), ("tcpxo-2026", "NCCL_FASTRAK_CTRL_DEV", "eth1"),
     ("tcpxo-2026", "NCCL_FASTRAK_IFNAME", "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth17"),
     ("tcpxo-2026", "NCCL_FASTRAK_IFNAME", "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth7"),
-    ("tcpxo-2025", "NCCL_PROTO", "LL128"),
-    ("tcpx", "NCCL_NET_GDR_LEVEL", "pix"),
-    ("tcpx", "NCCL_ALGO", "Tree"),
-    ("gib-a4", "NCCL_IB_TC", "106"),
-    ("efa-p4d", "FI_PROVIDER", "tcp"),
-    ("efa-p5", "NCCL_BUFFSIZE", "8M"),
-    ("oci-h100", "NCCL_IB_TC", "106"),
-    ("oci-h100", "NCCL_IB_TIMEOUT", "14"),
-    ("slingshot-cscs", "FI_MR_CACHE_MONITOR", "off"),
-    ("slingshot-cscs", "NCCL_CROSS_NIC", "0"),
-    ("sharp", "NCCL_COLLNET_ENABLE", "0"),
-    ("plain-infiniband", "NCCL_IB_RETRY_CNT", "14"),
-]
+    ("tcpxo-2025", "NCCL_PROTO", "LL128"), ("tcpx", "NCCL_NET_GDR_LEVEL", "pix"), ("tcpx", "NCCL_ALGO", "Tree"),
+    ("gib-a4", "NCCL_IB_TC", "106"), ("efa-p4d", "FI_PROVIDER", "tcp"), ("efa-p5", "NCCL_BUFFSIZE", "8M"),
+    ("oci-h100", "NCCL_IB_TC", "106"), ("oci-h100", "NCCL_IB_TIMEOUT", "14"),
+    ("slingshot-cscs", "FI_MR_CACHE_MONITOR", "off"), ("slingshot-cscs", "NCCL_CROSS_NIC", "0"),
+    ("sharp", "NCCL_COLLNET_ENABLE", "0"), ("plain-infiniband", "NCCL_IB_RETRY_CNT", "14"),
+]  # fmt: skip
 
 
 @each_row(("name", "variable", "value"), [*WRONG, *ONE_WRONG])

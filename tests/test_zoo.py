@@ -31,14 +31,12 @@ CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
 _BUILD, _GUESTS, _H100 = "build-vm", ("guest-rxe-root", "guest-rxe-nobody"), "h100-vm"
 REAL = (_BUILD, *_GUESTS, _H100)
 ASKED_SINCE: dict[Question, tuple[str, ...]] = {
-    ("home",): (_BUILD, *_GUESTS),
-    ASK: (_BUILD, *_GUESTS),
-    ("read", "/sys/fs/cgroup/pids.max"): _GUESTS,
+    ("home",): (_BUILD, *_GUESTS), ASK: (_BUILD, *_GUESTS), ("read", "/sys/fs/cgroup/pids.max"): _GUESTS,
     ("read", "/sys/fs/cgroup/pids/pids.max"): (_BUILD,),
     ("bytes", "/sys/bus/pci/devices/0000:00:03.0/config"): (_BUILD,),
     ("bytes", "/sys/bus/pci/devices/0000:43:00.0/config"): _GUESTS,
     ("bytes", "/sys/bus/pci/devices/0000:44:00.0/config"): _GUESTS,
-}
+}  # fmt: skip
 """Questions that came after real machines were captured, and which of REAL they were not asked. A new one is of all."""
 
 _MADE = "describe the answer in tests/zoo, and run scripts/write_captures.py"

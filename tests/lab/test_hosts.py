@@ -118,11 +118,9 @@ def test_of_six_hosts_four_fail_each_in_its_own_way_and_two_are_judged_together(
         assert (done.code, report["exit_code"]) == (3, 3), done
         assert [each["name"] for each in report["nodes"]] == ["n0", "n1"]
         words = {
-            "n2": "no answer within 30 s, a quarter of --timeout",
-            "n3": "No module named",
-            "n4": "Permission denied",
+            "n2": "no answer within 30 s, a quarter of --timeout", "n3": "No module named", "n4": "Permission denied",
             "n5": "No route to host",
-        }
+        }  # fmt: skip
         assert sorted(report["missing_nodes"]) == [*words]
         said = told(report, "sync.nodes")
         assert {name: text for name, text in words.items() if text not in said.get(name, "")} == {}

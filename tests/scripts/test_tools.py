@@ -115,17 +115,10 @@ def test_every_collector_has_a_reader_and_one_that_breaks_is_a_defect() -> None:
 
 
 KINDS = {
-    "a < b": "(a) <= (b)",
-    "a == b": "(a) != (b)",
-    "a and b or c": "((a and b) and (c))",
-    "not a": "bool(a)",
-    "max(a)": "min(a)",
-    "Severity.FAIL": "Severity.WARN",
-    "a if b else c": "(c if b else a)",
-    "a[0]": "a[-1]",
-    "7": "(7 + 1)",
-    "0.5": "(0.5 * 1.25)",
-}
+    "a < b": "(a) <= (b)", "a == b": "(a) != (b)", "a and b or c": "((a and b) and (c))", "not a": "bool(a)",
+    "max(a)": "min(a)", "Severity.FAIL": "Severity.WARN", "a if b else c": "(c if b else a)", "a[0]": "a[-1]",
+    "7": "(7 + 1)", "0.5": "(0.5 * 1.25)",
+}  # fmt: skip
 EXAMPLES = "@check(bad=lambda: [gpus(8)], good=lambda: [gpus(9)])\ndef rule():\n    return 0.0, 77\n"
 
 
