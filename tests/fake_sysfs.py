@@ -70,18 +70,13 @@ class Sysfs:
         uevent = f"PCI_CLASS={class_code:04X}\nPCI_ID={vendor:04X}:{device:04X}\n"
         uevent += f"PCI_SUBSYS_ID={board[0]:04X}:{board[1]:04X}\nPCI_SLOT_NAME={address}\n"
         texts = {
-            "uevent": uevent,
-            "numa_node": str(numa),
-            "local_cpulist": f"{cpus[0]}-{cpus[-1]}",
-            "current_link_speed": speed,
-            "max_link_speed": speed,
-            "current_link_width": str(width),
-            "max_link_width": str(width),
-            "iommu_group/type": "identity",
+            "uevent": uevent, "numa_node": str(numa), "local_cpulist": f"{cpus[0]}-{cpus[-1]}",
+            "current_link_speed": speed, "max_link_speed": speed, "current_link_width": str(width),
+            "max_link_width": str(width), "iommu_group/type": "identity",
             **{f"aer_dev_{kind}": f"BadTLP 0\nTOTAL_ERR_{kind} 0" for kind in ("correctable", "nonfatal", "fatal")},
             "resource": "0x00000000a0000000 0x00000000a0ffffff 0x0000000000040200\n"
             "0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n" + f"{' '.join(['0x' + '0' * 16] * 3)}\n" * 5,
-        }
+        }  # fmt: skip
         for name, text in texts.items():
             self.write(f"{folder}/{name}", f"{text.rstrip()}\n")
         return address

@@ -52,15 +52,11 @@ class Printed(Struct, frozen=True):
         shown = len(names) if self.nic_rows else self.gpus
         columns = [tuple(tail[n] if n < len(tail) else None for tail in self.tails) for n in range(len(TITLES))]
         return Matrix(
-            kind="topo-m",
-            gpus=tuple(names[: self.gpus]),
-            nics=tuple(names[self.gpus :]),
+            kind="topo-m", gpus=tuple(names[: self.gpus]), nics=tuple(names[self.gpus :]),
             links={names[n]: dict(zip(names, self.links[n], strict=True)) for n in range(shown)},
-            cpu_affinity=columns[0],
-            numa_affinity=columns[1],
-            gpu_numa_id=columns[2],
+            cpu_affinity=columns[0], numa_affinity=columns[1], gpu_numa_id=columns[2],
             incomplete=() if self.nic_rows or not self.nics else (without_rows(self.labels[self.gpus :]),),
-        )
+        )  # fmt: skip
 
 
 def without_rows(labels: list[str]) -> str:

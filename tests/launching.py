@@ -60,11 +60,8 @@ class Launcher:
         popen = subprocess.Popen(
             command,
             env=ours | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder), MARK: self.mark, **(variables or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         self.started.append(Process(popen))
         return self.started[-1]
 

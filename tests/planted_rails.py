@@ -111,13 +111,10 @@ def renamed(answers: Answers, device: str) -> None:
 
 PLANTS: dict[str, Plant] = {
     "port DOWN, Polling": port(state="1: DOWN", phys_state="2: Polling"),
-    "port DOWN, Disabled": port(state="1: DOWN", phys_state="3: Disabled"),
-    "one lane of four": slowed(1, 0.25),
-    "half rate": slowed(2, 0.5),
-    "no RDMA device": no_driver,
-    "off the PCI bus": off_the_bus,
+    "port DOWN, Disabled": port(state="1: DOWN", phys_state="3: Disabled"), "one lane of four": slowed(1, 0.25),
+    "half rate": slowed(2, 0.5), "no RDMA device": no_driver, "off the PCI bus": off_the_bus,
     "off the PCI bus at boot, others renamed": renamed,
-}
+}  # fmt: skip
 
 
 class Told(NamedTuple):

@@ -41,10 +41,8 @@ def test_a_signal_during_an_import_prints_no_traceback_and_one_that_is_ignored_s
     started = subprocess.Popen(
         [*own, sys.executable, "-m", *argv],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))), "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     end_s = time.monotonic() + DEADLINE_S
     while not (tmp_path / "there").exists():
         assert time.monotonic() < end_s, "it was not imported"

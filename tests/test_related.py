@@ -88,5 +88,5 @@ def test_a_kept_run_is_judged_by_its_own_numbers_those_of_a_file_or_of_this_rele
     with pytest.raises(UsageError) as refused:
         main([*more_logs, *argv])
     assert str(refused.value) == (
-        f"{more_logs[0]} is a second run log; give one run.jsonl, with the captures of its nodes"
+        f"{more_logs[1]} is a second run log; give one run.jsonl, with the captures of its nodes"
     )

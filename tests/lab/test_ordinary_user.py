@@ -58,14 +58,11 @@ SITUATIONS = (
     Situation("/sys/class hidden", "mount -t tmpfs tmpfs /sys/class", unknown=NO_CLASS, code=3),
     Situation("/proc hidden", "mount -t tmpfs tmpfs /proc", unknown=NO_PROC),
     Situation(
-        "an ordinary user, /proc with hidepid=2",
-        "mount -t proc -o hidepid=2 proc /proc",
-        NOBODY,
-        ("--mount", "--pid", "--fork"),
-        unknown=KMSG,
+        "an ordinary user, /proc with hidepid=2", "mount -t proc -o hidepid=2 proc /proc", NOBODY,
+        ("--mount", "--pid", "--fork"), unknown=KMSG,
     ),
     Situation("ulimit -v of 100 MB", "ulimit -v 100000", unknown={"host.oom": "not asked, for "}, code=3, memory=True),
-)
+)  # fmt: skip
 
 
 def doctor(situation: Situation, backend: str) -> "subprocess.CompletedProcess[str]":

@@ -144,18 +144,8 @@ class Answers:
 
 
 _ASKING: dict[str, Callable[..., str]] = {
-    "read": Answers._read,
-    "conf": Answers._read,
-    "bytes": Answers._bytes,
-    "json": Answers._fields,
-    "list": Answers._names,
-    "files": Answers._texts,
-    "lines": Answers._matching,
-    "link": lambda self, path: self._links[path],
-    "open": Answers._open,
-    "access": Answers._access,
-    "stat": lambda self, path: self._read(path),
-    "elf": Answers._read,
-    "among": Answers._among,
-    "module": Answers._read,
-}
+    "read": Answers._read, "conf": Answers._read, "bytes": Answers._bytes, "json": Answers._fields,
+    "list": Answers._names, "files": Answers._texts, "lines": Answers._matching,
+    "link": lambda self, path: self._links[path], "open": Answers._open, "access": Answers._access,
+    "stat": lambda self, path: self._read(path), "elf": Answers._read, "among": Answers._among, "module": Answers._read,
+}  # fmt: skip

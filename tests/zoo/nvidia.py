@@ -122,20 +122,17 @@ class Box:
         sram = _unless(gpu.ecc and gpu.capability >= (8, 0), {"bThresholdExceeded": 0})
         width = _unless(gpu.pcie, 16)
         return {
-            "nvmlDeviceGetEccMode": _unless(gpu.ecc, [1, 1]),
-            "nvmlDeviceGetTotalEccErrors": _unless(gpu.ecc, 0),
+            "nvmlDeviceGetEccMode": _unless(gpu.ecc, [1, 1]), "nvmlDeviceGetTotalEccErrors": _unless(gpu.ecc, 0),
             "nvmlDeviceGetSramEccErrorStatus": _unless(self.driver >= 535, sram, _OLD),
             "nvmlDeviceGetRemappedRows": _unless(gpu.ecc and gpu.pcie != 3, [0, 0, 0, 0]),
             "nvmlDeviceGetMigMode": _unless(gpu.mig, [0, 0]),
             "nvmlDeviceGetCurrPcieLinkGeneration": _unless(gpu.pcie, 1),
-            "nvmlDeviceGetMaxPcieLinkGeneration": _unless(gpu.pcie, gpu.pcie),
-            "nvmlDeviceGetCurrPcieLinkWidth": width,
-            "nvmlDeviceGetMaxPcieLinkWidth": width,
-            "nvmlDeviceGetPcieReplayCounter": _unless(gpu.pcie, 0),
+            "nvmlDeviceGetMaxPcieLinkGeneration": _unless(gpu.pcie, gpu.pcie), "nvmlDeviceGetCurrPcieLinkWidth": width,
+            "nvmlDeviceGetMaxPcieLinkWidth": width, "nvmlDeviceGetPcieReplayCounter": _unless(gpu.pcie, 0),
             "nvmlDeviceGetCurrentClocksEventReasons": _unless(not self._old, 1, _OLD),
             "nvmlDeviceGetApplicationsClock": _unless(not gpu.graphics, 1410),
             "nvmlDeviceGetViolationStatus": _unless(not gpu.graphics, idle),
-        }
+        }  # fmt: skip
 
     def _of_each(self) -> dict[str, Any]:
         """What is each GPU's own."""

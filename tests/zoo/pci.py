@@ -15,13 +15,8 @@ from zoo.description import Machine, Nic, Root, Switch
 DEVICES = "/sys/bus/pci/devices"
 BRIDGE = 0x060400
 _SPEEDS = {
-    0: "Unknown",
-    1: "2.5 GT/s PCIe",
-    2: "5.0 GT/s PCIe",
-    3: "8.0 GT/s PCIe",
-    4: "16.0 GT/s PCIe",
-    5: "32.0 GT/s PCIe",
-}
+    0: "Unknown", 1: "2.5 GT/s PCIe", 2: "5.0 GT/s PCIe", 3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe",
+}  # fmt: skip
 _ROOT_PORTS = {"x86_64": (0x8086, 0x352A), "aarch64": (0x10DE, 0x22B1), "ppc64le": (0x1014, 0x04C1)}
 _CORRECTABLE = "RxErr BadTLP BadDLLP Rollover Timeout NonFatalErr CorrIntErr HeaderOF TOTAL_ERR_COR"
 _UNCORRECTABLE = (

@@ -366,10 +366,8 @@ BUSES = (
         _hgx("GPU3", "current_link_width", "8"),
     ),
     plant(
-        "gpu-slot-x8 | a GPU in a slot of 8 lanes | warn pci.link GPU3",
-        gpu(3, "CurrPcieLinkWidth", 8),
-        gpu(3, "MaxPcieLinkWidth", 8),
-        _hgx("GPU3", "current_link_width", "8"),
+        "gpu-slot-x8 | a GPU in a slot of 8 lanes | warn pci.link GPU3", gpu(3, "CurrPcieLinkWidth", 8),
+        gpu(3, "MaxPcieLinkWidth", 8), _hgx("GPU3", "current_link_width", "8"),
     ),
     plant("gpu-slot-gen4 | a GPU in a slot of generation 4 | warn pci.link GPU3", gpu(3, "MaxPcieLinkGeneration", 4)),
     plant(
@@ -402,11 +400,9 @@ BUSES = (
     ),
     plant(
         "no-imex | no IMEX channel, on two trays | fail nvl.fabric /dev/nvidia-caps-imex-channels",
-        torchrun(2, ranks=4),
-        says("[]", "list", "/dev/nvidia-caps-imex-channels", "channel*"),
-        like="gb200-tray",
+        torchrun(2, ranks=4), says("[]", "list", "/dev/nvidia-caps-imex-channels", "channel*"), like="gb200-tray",
     ),
-)
+)  # fmt: skip
 _MASTER = {"MASTER_ADDR": "hgx-h100", "MASTER_PORT": "29500"}
 _TWO_NODES, _RESOLVED = (torchrun(2, **_MASTER), resolves("hgx-h100", "10.0.0.11"))
 
@@ -417,9 +413,7 @@ ENVIRONMENT = (
         file("/etc/nccl.conf", "NCCL_IB_DISABLE=true"),
     ),
     plant(
-        "ib-disable | NCCL_IB_DISABLE=1 on two nodes | fail env.transport NCCL_IB_DISABLE",
-        _TWO_NODES,
-        _RESOLVED,
+        "ib-disable | NCCL_IB_DISABLE=1 on two nodes | fail env.transport NCCL_IB_DISABLE", _TWO_NODES, _RESOLVED,
         variables(NCCL_IB_DISABLE="1"),
     ),
     plant(
@@ -473,9 +467,7 @@ ENVIRONMENT = (
     ),
     plant(
         "net-ofi | NCCL_NET=ofi beside a plugin whose network is called AWS Libfabric | fail env.start NCCL_NET",
-        variables(NCCL_NET="ofi"),
-        like="aws-p4d",
-        also=("warn env.vendor NCCL_NET",),
+        variables(NCCL_NET="ofi"), like="aws-p4d", also=("warn env.vendor NCCL_NET",),
     ),
     plant(
         "visible-twice | a GPU twice in CUDA_VISIBLE_DEVICES | fail env.visible CUDA_VISIBLE_DEVICES",
@@ -484,20 +476,15 @@ ENVIRONMENT = (
     ),
     plant(
         "gid-link-local | NCCL_IB_GID_INDEX of a link-local GID, on two nodes | fail env.gid mlx5_0:1",
-        torchrun(2, ranks=4),
-        variables(NCCL_IB_GID_INDEX="1"),
-        like="a100-bridged",
-        also=("fail env.gid mlx5_1:1",),
+        torchrun(2, ranks=4), variables(NCCL_IB_GID_INDEX="1"), like="a100-bridged", also=("fail env.gid mlx5_1:1",),
     ),
-)
+)  # fmt: skip
 _LISTENER = "   1: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 21874 1\n"
 
 LAUNCH = (
     plant(
         "master-loopback | the master's own name is 127.0.1.1 in its /etc/hosts | fail launch.master hgx-h100",
-        _TWO_NODES,
-        resolves("hgx-h100", "127.0.1.1"),
-        file("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 hgx-h100\n"),
+        _TWO_NODES, resolves("hgx-h100", "127.0.1.1"), file("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 hgx-h100\n"),
     ),
     plant(
         "master-unknown | a MASTER_ADDR that nobody knows | fail launch.master hgx-h100",
@@ -510,13 +497,11 @@ LAUNCH = (
         _RESOLVED,
     ),
     plant(
-        "port-taken | somebody listens on MASTER_PORT | fail launch.port MASTER_PORT",
-        by_hand(**_MASTER),
-        _RESOLVED,
+        "port-taken | somebody listens on MASTER_PORT | fail launch.port MASTER_PORT", by_hand(**_MASTER), _RESOLVED,
         file("/proc/net/tcp", f"  sl  local_address rem_address   st\n{_LISTENER}"),
     ),
     plant("half-set | RANK without WORLD_SIZE | fail launch.vars WORLD_SIZE", variables(RANK="0")),
-)
+)  # fmt: skip
 _GROUP = "/sys/fs/cgroup/user.slice/user-0.slice/session-4.scope"
 _SCALING = "/sys/devices/system/cpu/cpu0/cpufreq"
 
@@ -531,10 +516,8 @@ HOST = (
         like="hgx-h100-user",
     ),
     plant(
-        "one-socket | a cpuset of the second socket only | warn host.cpu GPU0",
-        torchrun(1),
-        processors("56-111,168-223"),
-        also=tuple(f"warn host.cpu GPU{n}" for n in (1, 2, 3)),
+        "one-socket | a cpuset of the second socket only | warn host.cpu GPU0", torchrun(1),
+        processors("56-111,168-223"), also=tuple(f"warn host.cpu GPU{n}" for n in (1, 2, 3)),
     ),
     plant(
         "cpu-quota | a quota of 4 processors for 8 ranks | warn host.cpu cpu quota",
@@ -542,16 +525,14 @@ HOST = (
         file(f"{_GROUP}/cpu.max", "400000 100000"),
     ),
     plant(
-        "clock-adrift | a clock that nothing keeps right, on two nodes | warn host.timesync clock",
-        _TWO_NODES,
-        _RESOLVED,
-        says("NTPSynchronized=no\n", "run", "timedatectl", "show", "--property=NTPSynchronized"),
+        "clock-adrift | a clock that nothing keeps right, on two nodes | warn host.timesync clock", _TWO_NODES,
+        _RESOLVED, says("NTPSynchronized=no\n", "run", "timedatectl", "show", "--property=NTPSynchronized"),
     ),
     plant(
         "governor | a governor that keeps the clock low | warn host.cpu governor",
         file(f"{_SCALING}/scaling_driver", "intel_cpufreq"),
         file(f"{_SCALING}/scaling_governor", "powersave"),
     ),
-)
+)  # fmt: skip
 
 PLANTS = {plant.name: plant for plant in (*ENVIRONMENT, *LAUNCH, *RDMA, *GPUS, *BUSES, *HOST)}

@@ -167,13 +167,9 @@ _INET, _PACKET = 2, 17
 _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 _LISTENING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 _SYSCTLS = {
-    "ipv4/ip_local_port_range": "32768\t60999",
-    "ipv4/ip_local_reserved_ports": "",
-    "core/rmem_max": "16777216",
-    "core/wmem_max": "16777216",
-    "ipv4/tcp_rmem": "4096\t131072\t16777216",
-    "ipv4/tcp_wmem": "4096\t65536\t16777216",
-}
+    "ipv4/ip_local_port_range": "32768\t60999", "ipv4/ip_local_reserved_ports": "", "core/rmem_max": "16777216",
+    "core/wmem_max": "16777216", "ipv4/tcp_rmem": "4096\t131072\t16777216", "ipv4/tcp_wmem": "4096\t65536\t16777216",
+}  # fmt: skip
 _RULES = [
     {"priority": 0, "src": "all", "table": "local"},
     {"priority": 32766, "src": "all", "table": "main"},
