@@ -191,7 +191,7 @@ def ranks(log: JobLog | None, records: FlightRecords | None) -> tuple[RankState,
     for rank in sorted({*log.ranks, *dumps, *missing_ranks(log)})[:MOST_RANKS]:
         own = log.ranks.get(rank, RankLog(rank))
         dump = dumps.get(rank)
-        last = entered(dump, len(dump) - 1) if dump and len(dump) else None
+        last = entered(dump, len(dump) - 1) if dump else None
         collective = f"{last.call.op} number {last.seq} of group {last.group}" if last else waiting.get(rank, "")
         where = log.evidence(own.last) if own.last else Evidence(dump.source) if dump else None
         state = _state(own, last, rank in waiting) if where else "it has no log"

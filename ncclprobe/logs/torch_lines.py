@@ -111,8 +111,9 @@ _MOST_RANKS = 1 << 20
 _FEW_MISSING = 7
 """Ranks that must report for each that does not, if the number of ranks is unknown: 7 of 8 on one host."""
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED", "UNKNOWN")
-_EQUAL_ELEMENTS = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER",
-                   "COALESCED", "_REDUCE_SCATTER_BASE")  # fmt: skip
+_EQUAL_ELEMENTS = (
+    "ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"
+)  # fmt: skip
 """Operations to which every rank passes the same number of elements; scatter, gather and all-to-all may differ."""
 
 
