@@ -55,18 +55,7 @@ IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rend
 
 def rows() -> Rows:
     """Yield all cases."""
-    for kind in (
-        _missing,
-        _at_work,
-        _children,
-        inside,
-        _records,
-        _in_records,
-        _stacks,
-        _reasons,
-        _arguments,
-        _many,
-    ):
+    for kind in (_missing, _at_work, _children, inside, _records, _in_records, _stacks, _reasons, _arguments, _many):
         yield from kind()
 
 

@@ -1,7 +1,9 @@
 """The lines that most likely say why, by their form, their writer and what is unusual, none of them being known."""
 
+import errno
 import gzip
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from ncclprobe.checks.log.known import harmless
 from ncclprobe.logs import lines
 from ncclprobe.logs import reader as log_reader
 from ncclprobe.logs.job_log import LogEvent
-from ncclprobe.logs.lines import WEIGHTS, telling_lines
+from ncclprobe.logs.lines import WEIGHTS, has_own_reason, reason_of, says_only_of_others, telling_lines
 from tests.log import healthy
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
@@ -140,3 +142,107 @@ def test_of_recorded_failures_the_line_of_the_cause_is_among_those_shown() -> No
             missed.append((case.parent.name, [each.text for each in found]))
     assert not missed
     assert seen >= 3
+
+
+REASONS = (
+    "denied", "not found", "no such", "refused", "unreachable", "no route", "not supported", "unsupported", "mismatch",
+    "invalid", "illegal", "insufficient", "not enough", "exceeds", "exceeded", "out of", "no space", "no available",
+    "no GPU of them eligible", "no port found", "no x configured", "no x detected", "no x provided", "no x methods",
+    "corrupt", "corrupted", "corruption", "unauthorized", "forbidden", "expired", "in use", "in use by", "busy",
+    "too small", "too large", "too many", "too few", "too long", "too old", "too new", "too low", "too high",
+    "undefined symbol", "unrecognised", "unrecognized", "unknown", "duplicate", "incompatible", "missing", "preempted",
+    "preemption", "reclaimed", "fallen off", "not accessible", "not allowed", "not available", "not built",
+    "not compiled", "not detected", "not enumerated", "not implemented", "not installed", "not loaded", "not mounted",
+    "not permitted", "not ready", "not responding", "not set", "not writable", "not valid", "not a valid", "bus error",
+    "segmentation fault", "segmentation violation", "assert", "assertion", "does not", "doesn't", "do not match",
+    "empty list", "neither", "could not find", "couldn't resolve", "can't open", "cannot read", "can not load",
+    "unable to insert", "cannot allocate", "cannot bind", "cannot determine", "could not select", "couldn't mount",
+    "can't parse", "cannot access", "can not contact", "unable to access", "differ", "differs", "no data available",
+    "unavailable", "temporarily unavailable", "uncorrectable", "lost", "empty", "overflow", "nan", "must be",
+    "must have", "must match", "expected", "limit", "limits", "limited", "is too", "killed", "interruption",
+    "cancelled", "quota", "wrong", "divisible", "hardware error", "hardware exception", "hardware fault",
+    "check failed", "misconfigured", "is required", "are required", "unexpected nan", "unexpected result",
+    "unexpected keyword", "unexpected value", "unexpected types", "unexpected tokens", "bad address", "has only",
+    "have only", "more ranks than", "more free ranks than", "less than", "fewer than", "greater than", "larger than",
+    "smaller than", "lower than", "higher than", "exhausted", "no active", "is full", "not yet initialised",
+    "not yet initialized", "cannot be parsed", "cannot be read", "cannot be opened", "cannot be loaded",
+    "cannot be found", "cannot be resolved", "cannot be used", "cannot be mounted", "cannot be created",
+    *map(os.strerror, (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)),
+)  # fmt: skip
+NO_REASONS = (
+    "out of 3",
+    "unknown: ",
+    "bad alloc",
+    "action required",
+    "required by x",
+    "unexpected",
+    "founded",
+    "limitx",
+)
+OF_OTHERS = (
+    "connect", "connected", "disconnected", "connection", "peer", "peers", "socket", "timed out", "timeout", "time-out",
+    "deadline_exceeded", "heartbeat", "heartbeats", "other rank", "other ranks", "another rank", "remote", "worker",
+    "workers", "child", "children", "subprocess", "subprocesses", "exited", "exitcode", "exit code", "exit status",
+    "nonzero", "non-zero", "return code", "terminated", "died", "dead", "crashed", "shutdown", "shut down", "closed",
+    "interrupt", "interrupted", "cancel", "canceled", "abort", "aborted", "see above", "root cause", "previous error",
+    "ncclResult", "rcclComm", "hcclProxyThread", "nccl error", "ncclComm failure", "gloo", "rendezvous", "barrier",
+    "collective", "collectives", "signal",
+)  # fmt: skip
+LESS = {
+    "advice": (
+        "to enable", "for more info", "for more details", "for more information", "please try", "please see",
+        "please check", "please refer", "please make sure", "make sure", "to find out", "see the", "see http",
+        "see https", "for debugging", "compile with", "this usually is caused by", "you can also", "consider setting",
+        "consider passing", "consider decorating", "consider using", "to avoid", "could be caused by",
+        "might be asynchronously", "if you", "if your", "if this", "if the", "usually means", "most likely caused by",
+        "run with", "to troubleshoot"),
+    "goes on": (
+        "retry", "retrying", "falling back", "fallback", "ignored", "ignoring", "instead", "using internal",
+        "won't affect", "deprecated", "UserWarning", "continuing", "still trying", "set by environment", "closing",
+        "setting NCCL_ALGO environment", "will use", "default to", "defaulting to", "may not be optimal", "optional"),
+    "guess": (
+        "can lead", "can cause", "might", "may", "could be", "possible", "possibly", "probably", "likely", "perhaps"),
+    "exit code": (
+        "exit code", "exited with exit code", "exits with status", "exitcode", "return code", "non-zero status"),
+    "hearsay": (
+        "remote process", "by peer", "by remote peer", "another rank", "other rank", "other ranks", "some rank",
+        "some ranks", "Connection reset", "closed by", "broken pipe", "SIGTERM", "SIGQUIT", "sigquit", "heartbeat",
+        "received a signal", "heartbeats", "no such process", "unhandled system", "unhandled cuda", "internal error",
+        "got 0 bytes", "flight recorder", "subsequent", "data inconsistency", "dump signal", "timed out waiting",
+        "timed out while wait", "timeout waiting", "wait timeout", "child", "subprocess", "MPI_ERRORS_ARE_FATAL",
+        "connection closed", "see above", "failures above", "errors above", "root cause", "most likely", "see inner",
+        "possible reasons", "potential root causes", "reported by", "library call failed", "exception was",
+        "exception ignored", "exception in", "operations have failed", "entire process down", "could happen because",
+        "can happen because", "may be due to", "might be caused by"),
+}  # fmt: skip
+MORE = (
+    "fail", "failed", "fails", "failure", "failures", "failing", "abort", "aborted", "aborting", "crash", "crashed",
+    "crashes", "timed out", "timeout", "time-out", "exception", "died", "dead", "terminated", "unexpected",
+    "unexpectedly", "stuck", "hang", "fault", "broken", "skipping", "unhandled", "skipped", "disabled", "could not go",
+    "couldn't go", "can't go", "cannot go", "can not go", "unable to go", "deadline exceeded", "deadline_exceeded",
+    "signal 9", "signals 11", "SIGBUS", "SIGABRT", "core dumped", "x -> 3", *REASONS,
+)  # fmt: skip
+
+
+def test_words_of_a_reason_are_found_and_those_of_others_are_told_apart() -> None:
+    assert [text for text in REASONS if reason_of(f"x {text}, y").lower() != text.lower()] == []
+    assert [text for text in NO_REASONS if reason_of(f"the {text}")] == []
+    assert [
+        text for text in OF_OTHERS if not says_only_of_others(f"the {text}") or has_own_reason(f"{text} invalid")
+    ] == []
+    assert [text for text in ("the widget", "peer invalid") if says_only_of_others(text)] == []
+    assert [text for text in LESS["hearsay"] if has_own_reason(f"{text}, invalid")] == []
+    theirs = (errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENOTCONN, errno.EINTR)
+    assert [number for number in theirs if has_own_reason(f"socket 3: {os.strerror(number)}")] == []
+    rows = {f"socket 3: {os.strerror(errno.ENOSPC)}": True, "socket 3: invalid": False}
+    assert {text: has_own_reason(text) for text in rows} == rows
+
+
+def test_each_word_makes_its_line_more_or_less_likely_to_say_why() -> None:
+    plain = "frob: error: zeta"
+    less = [f"{name}: {text}" for name, texts in LESS.items() for text in texts
+            if [each.line for each in telling_lines(said(f"frob: error: {text}", plain))][:1] != [2]]  # fmt: skip
+    more = [
+        text for text in MORE if [each.line for each in telling_lines(said(plain, f"frob: error: {text}"))][:1] != [2]
+    ]
+    assert (less, more) == ([], [])
