@@ -134,12 +134,8 @@ def _socket_inputs() -> Rows:
                 f"{op} over {gbps} {known}",
                 ([sockets.gloo(op, each, link) for each in sizes], sockets.nccl(op, link)),
             )
-    faces = [SocketInterface("a", "eth0", 25), SocketInterface("b", "eth1", 10), SocketInterface("c", "eth0", 25)]
-    odd = (
-        SocketInterface("d", "veth1", 10, virtual=True),
-        SocketInterface("d", "x", None),
-        SocketInterface("d", "x", 1, None),
-    )
+    faces = [SocketInterface(*each, False) for each in (("a", "eth0", 25), ("b", "eth1", 10), ("c", "eth0", 25))]
+    odd = [SocketInterface("d", *each) for each in (("veth1", 10, True), ("x", None, False), ("x", 1, None))]
     yield "slowest", [sockets.slowest(each) for each in (faces, [], *([*faces, one] for one in odd))]
     paths = ([9.0, 9.4, 0.9, 9.1, 9.3, 0.0], [9.0, 0.9], [9.0, 0.9, 0.0], [3.0, 1.0, 2.0])
     yield "typical", [sockets.typical(each) for each in paths]

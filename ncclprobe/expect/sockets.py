@@ -60,7 +60,7 @@ class SocketInterface(Struct, frozen=True):
     node: str
     interface: str
     gbps: float | None
-    virtual: bool | None = False
+    virtual: bool | None
 
 
 def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:

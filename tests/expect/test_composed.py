@@ -79,3 +79,28 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
     box = composed(text)
     found = known(predict(box, Shape((box.gpus,)), "all_reduce", 8 * GIB))
     assert found.busbw_GBps == pytest.approx(seen, rel=0.05)
+
+
+PARTS: dict[str, dict[str, object]] = {
+    "sockets": {"one socket": 1, "two sockets": 2, "dual socket": 2, "four cpus": 4, "on 1 socket": 1,
+                "4 per socket": 2, "8 gpus per cpu": 1, "PCIe switches": 1, "behind CX8": 1},
+    "processor": {
+        **dict.fromkeys(("Rome", "Milan", "Genoa", "Bergamo", "Turin", "EPYC", "Threadripper", "amd"), "amd"),
+        **dict.fromkeys(("Skylake", "Cascade Lake", "Ice Lake", "skl"), "skl"), "Grace": "arm", "Broadwell": "bdw",
+        **dict.fromkeys(("Sapphire Rapids", "Granite Rapids"), "spr"), "Emerald Rapids": "emr", "power9": "power9",
+    },
+    "nic_gbps": {"1 x EDR": 100, "1 x hdr": 200, "1 x NDR": 400, "1 x xdr": 800, "2 x 25": 25, "1 x CX-7 400G": 400},
+    "network": {"1 x 100GbE": "roce", "1 x 100": "ib", "1 x 100 infiniband": "ib", "1 x 100 efa": "efa",
+                "1 x 100 opa": "opa", "1 x 100 roce": "roce", "1 x 100 sockets": "sockets"},
+    "gdr": {**{f"1 x 100 {each}": False for each in ("sockets", "tcpx", "tcpxo")},
+            **{f"1 x 100 {each}": True for each in ("ib", "roce", "efa", "opa", "slingshot")}},
+    "nic_path": {f"NICs at {each}": each for each in ("PIX", "PXB", "PHB", "NODE", "SYS")},
+    "nics": {"8 x 100": 8, "2 NICs per GPU x 100": 16, "8 rails x 400": 8, "64 x 100": 64},
+    "domain_gpus": {"bridged": 2, "NVLink bridges": 2, "bridges of 4": 4, "NVL2": 2, "NVL4": 4, "4-way nvlink": 4},
+    "p2p": {"P2P": True, "no P2P": False}, "nvlinks": {"NVLink bridge": 12, "no NVLink": 0},
+}  # fmt: skip
+
+
+@each_row(("field", "part", "value"), [(field, *row) for field, rows in PARTS.items() for row in rows.items()])
+def test_each_word_for_a_part_means_what_its_owner_means(field: str, part: str, value: object) -> None:
+    assert getattr(composed(f"8 x H100 NVL, {part}"), field) == value

@@ -13,6 +13,7 @@ from ncclprobe.expect.network import Limit, domains, limit
 from ncclprobe.expect.sockets import SocketLink
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, known
 
@@ -112,3 +113,16 @@ def test_gloo_below_a_third_of_what_its_interface_reports_fails_and_shared_cores
     assert bands.once((GBps, GBps), known(sockets.gloo("all_reduce", 64 << 20, gbit(gbps)))).status == status
     for op, nbytes in (("all_reduce", 32 << 20), ("broadcast", 64 << 20)):
         assert known(sockets.gloo(op, nbytes, gbit(gbps))).gross is None
+    assert [op for op in OPS if sockets.gloo(op, 1 << 20, gbit(gbps))] == ["all_reduce", "broadcast", "sendrecv"]
+    assert {op for op in OPS if not sockets.nccl(op, gbit(gbps))} == {"all_to_all", "gather", "scatter"}
+
+
+def test_the_kernels_words_for_a_links_speed_are_a_generation() -> None:
+    words = {"2.5 GT/s PCIe": 1, "5.0 GT/s PCIe": 2, "8.0 GT/s": 3, "16.0 GT/s PCIe": 4, "32.0 GT/s PCIe": 5}
+    words |= {"64.0 GT/s PCIe": 6, "7 GT/s": None, "Unknown": None}  # type: ignore[dict-item]
+    assert {text: copies.generation(text) for text in words} == words
+    assert [copies.pcie_line_GBps(*slot) for slot in ((4, 16), (4, 0), (7, 16))] == [
+        pytest.approx(31.5, 0.01),
+        None,
+        None,
+    ]

@@ -36,7 +36,8 @@ ROCE, IB = roce(*USUAL), Port("mlx5_1", 1, "ACTIVE", "LinkUp", fabric().ports[0]
 def test_an_index_that_is_asked_for_is_not_checked_and_a_table_that_was_not_read_gives_no_answer() -> None:
     found = known(pick(ROCE, Wish(index=9)))
     assert (found.index, found.gid) == (9, None)
-    assert pick(replace(ROCE, gids=Absent("permission denied")), Wish()) is None
+    for unread in ({"gids": Absent("permission denied")}, {"link_layer": Absent("permission denied")}):
+        assert pick(replace(ROCE, **unread), Wish()) is None  # type: ignore[arg-type]
     assert isinstance(ROCE.gids, tuple)
     assert (advised(ROCE.gids), advised(ROCE.gids[:3])) == (3, None)  # version 2 over IPv4
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ncclprobe.checks.env.fixtures import having
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.hcas import MAX_HCAS, MAX_INTERFACES, Entry, parse_selector, select
+from ncclprobe.nccl.hcas import MAX_HCAS, MAX_INTERFACES, Entry, parse_selector, select_by
 
 LIBC = ctypes.CDLL(None)
 LIBC.atoi.argtypes = (ctypes.c_char_p,)
@@ -62,5 +63,8 @@ def test_newer_versions_sort_by_pci_address() -> None:
     """The limits of each version are in tests/data/command_values/ports.txt."""
     one, other = fabric(port("a"), port("b")).devices
     both = Fabric((replace(one, pci="0000:90:00.0"), replace(other, pci="0000:10:00.0")))
-    for version, ordered, first in (((2, 29, 7), True, "b:1"), ((2, 29, 7), False, "a:1"), ((2, 28, 9), True, "a:1")):
-        assert select(both, "", version, ordered).taken[0].name == first
+    for version, ordered, first in (((2, 29, 7), "1", "b:1"), ((2, 29, 7), "", "b:1"), ((2, 29, 7), "0", "a:1"),
+                                    ((2, 28, 9), "1", "a:1"), (None, "0", "a:1"), (None, "", "b:1")):  # fmt: skip
+        settings = having(**({"NCCL_IB_DEVICE_PCI_ORDER": ordered} if ordered else {}))
+        assert select_by(both, settings, version).taken[0].name == first
+    assert len(parse_selector("a" * 64, MAX_HCAS).entries[0].prefix) == 63

@@ -76,6 +76,17 @@ def test_no_text_breaks_the_reading(text: str) -> None:
     log.read(text)
 
 
+def test_lines_up_to_the_longest_and_connections_up_to_the_most_are_read() -> None:
+    hop = "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/{}"
+    text = f"{HEAD}{hop.format(0)}"
+    for length, devices in ((2048, ("device 0",)), (2049, ())):
+        assert log.read(f"{'x' * (length - 1 - len(text))} {text}").devices() == devices
+    many = said(
+        *(hop.format(number) for number in range(300)), *(f"{n} Bytes -> Algo 1 proto 2 time 1" for n in range(300))
+    )
+    assert (len(many.hops), len(many.choices), many.hops[-1].device) == (256, 256, 255)
+
+
 MIB = 1 << 20
 
 
