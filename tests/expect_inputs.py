@@ -51,12 +51,9 @@ _RELEASES = ((2, 18, 3), (2, 21, 5), (2, 24, 3), (2, 26, 2), (2, 27, 3), (2, 28,
 _BOXES = (
     "8 x L40S, no P2P, 4 NICs x 25 Gb/s sockets",
     "4 x A100 PCIe, NVLink bridges, 1 socket, 2 NICs x 100 Gb/s ib, no GDR",
-    "2 x RTX 4090",
-    "8 x V100-SXM2, 4 x EDR",
-    "8 x H200, 8 NICs x 400, NICs at PHB, Turin",
-    "4 x H100 PCIe, PCIe switches, 2 NICs x 200 Gb/s roce",
-    "8 x RTX PRO 6000, CX8",
-)
+    "2 x RTX 4090", "8 x V100-SXM2, 4 x EDR", "8 x H200, 8 NICs x 400, NICs at PHB, Turin",
+    "4 x H100 PCIe, PCIe switches, 2 NICs x 200 Gb/s roce", "8 x RTX PRO 6000, CX8",
+)  # fmt: skip
 
 
 def _machine_inputs() -> Rows:
@@ -438,25 +435,10 @@ def _assumed_inputs() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "machines": _machine_inputs,
-    "graphs": _graph_inputs,
-    "copies": _copy_inputs,
-    "sockets": _socket_inputs,
-    "network": _network_inputs,
-    "weighed": _weighed_inputs,
-    "verdicts": _verdict_inputs,
-    "logs": _log_inputs,
-    "tables": _table_inputs,
-    "ratios": _ratio_inputs,
-    "limits": _limit_inputs,
-    "captured": _captured_inputs,
-    "recognised": _recognised_inputs,
-    "paths": _path_inputs,
-    "choices": test_choices.rows,
-    "boxes": _boxes_inputs,
-    "xml": _xml_inputs,
-    "assumed": _assumed_inputs,
-    **nccl_inputs.FUNCTIONS,
-    **drawn.FUNCTIONS,
-}
+    "machines": _machine_inputs, "graphs": _graph_inputs, "copies": _copy_inputs, "sockets": _socket_inputs,
+    "network": _network_inputs, "weighed": _weighed_inputs, "verdicts": _verdict_inputs, "logs": _log_inputs,
+    "tables": _table_inputs, "ratios": _ratio_inputs, "limits": _limit_inputs, "captured": _captured_inputs,
+    "recognised": _recognised_inputs, "paths": _path_inputs, "choices": test_choices.rows, "boxes": _boxes_inputs,
+    "xml": _xml_inputs, "assumed": _assumed_inputs, **nccl_inputs.FUNCTIONS, **drawn.FUNCTIONS,
+}  # fmt: skip
 """The functions of each file with their input."""

@@ -234,12 +234,7 @@ _WORDS = ("NV1", "NV17", "PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "gpudirect": _direct_inputs,
-    "peers": _peer_inputs,
-    "ports": _port_inputs,
-    "interfaces": _interface_inputs,
-    "lists": _list_inputs,
-    "matrices": _matrix_inputs,
-    **drawn.FUNCTIONS,
-}
+    "gpudirect": _direct_inputs, "peers": _peer_inputs, "ports": _port_inputs, "interfaces": _interface_inputs,
+    "lists": _list_inputs, "matrices": _matrix_inputs, **drawn.FUNCTIONS,
+}  # fmt: skip
 """The functions of each file with their input."""

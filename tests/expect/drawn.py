@@ -533,16 +533,7 @@ def refused() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "drawn-topologies": topologies,
-    "drawn-boxes": boxes,
-    "drawn-types": types,
-    "drawn-systems": systems,
-    "drawn-runs": runs,
-    "drawn-usual": usual,
-    "drawn-nodes": nodes,
-    "drawn-plugins": plugins,
-    "drawn-texts": texts,
-    "drawn-published": published,
-    "drawn-sites": sites,
-    "refused": refused,
-}
+    "drawn-topologies": topologies, "drawn-boxes": boxes, "drawn-types": types, "drawn-systems": systems,
+    "drawn-runs": runs, "drawn-usual": usual, "drawn-nodes": nodes, "drawn-plugins": plugins, "drawn-texts": texts,
+    "drawn-published": published, "drawn-sites": sites, "refused": refused,
+}  # fmt: skip

@@ -201,18 +201,14 @@ BUSY = Disturbance("GPU3 of n0 has lowered its clocks", 0.5)
 @each_row(
     ("measured", "retests", "disturbances", "statuses"),
     [
-        ((SLOW,), (), (), ["fail"]),
-        ((SLOW,), (SLOW,), (), ["fail"]),
-        ((SLOW,), (FAST,), (), ["inconclusive"]),
+        ((SLOW,), (), (), ["fail"]), ((SLOW,), (SLOW,), (), ["fail"]), ((SLOW,), (FAST,), (), ["inconclusive"]),
         ((SLOW,), (SLOW, FAST), (), ["inconclusive"]),
         ((SLOW,), (FAST, SLOW), (), ["inconclusive"]),  # it did not fail twice
-        ((FAST,), (SLOW,), (), ["pass"]),
-        ((SLOW,), (SLOW,), (BUSY,), ["inconclusive"]),
-        ((SLOW,), (), (replace(BUSY, left=0.9),), ["fail"]),
-        ((FAST,), (), (BUSY,), ["pass"]),
+        ((FAST,), (SLOW,), (), ["pass"]), ((SLOW,), (SLOW,), (BUSY,), ["inconclusive"]),
+        ((SLOW,), (), (replace(BUSY, left=0.9),), ["fail"]), ((FAST,), (), (BUSY,), ["pass"]),
         ((SLOW, replace(SLOW, op="broadcast"), FAST), (), (BUSY,), ["inconclusive", "unjudged", "pass"]),
     ],
-)
+)  # fmt: skip
 def test_rows_are_judged_in_their_order_with_their_retests_and_disturbances_and_twice_alike(
     measured: tuple[Measurement, ...], retests: tuple[Measurement, ...], disturbances: Any, statuses: list[str]
 ) -> None:

@@ -23,14 +23,11 @@ from tests.each_row import each_row, some
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
 OURS = {
-    "GB200 NVL72 (compute tray)": "GB200 NVL72",
-    "GB300 NVL72 (compute tray)": "GB300 NVL72",
-    "Lambda 1-Click Cluster H100": "Lambda 1CC H100",
-    "Lambda 1-Click Cluster B200": "Lambda 1CC B200",
-    "Nebius gpu-h100-sxm / gpu-h200-sxm": "Nebius H100",
-    "CSCS Alps GH200 node": "Alps GH200",
+    "GB200 NVL72 (compute tray)": "GB200 NVL72", "GB300 NVL72 (compute tray)": "GB300 NVL72",
+    "Lambda 1-Click Cluster H100": "Lambda 1CC H100", "Lambda 1-Click Cluster B200": "Lambda 1CC B200",
+    "Nebius gpu-h100-sxm / gpu-h200-sxm": "Nebius H100", "CSCS Alps GH200 node": "Alps GH200",
     "ALCF Polaris": "Polaris",
-}
+}  # fmt: skip
 """What a type is called here, where the collected facts have a longer name."""
 TWO_FUNCTIONS = ("a4x-maxgpu-4g-metal",)
 """Types of which each card shows two NICs."""
@@ -255,11 +252,8 @@ def test_the_table_of_gpus_knows_aliases_slots_the_zoo_and_the_collected_facts()
 
 
 PRINTED = {
-    "NVIDIA A100-SXM4-80GB": "NVIDIA A100-SXM4-80GB",
-    "NVIDIA A100 80GB PCIe LC": "NVIDIA A100 80GB PCIe",
-    "NVIDIA H20-3e": "NVIDIA H20",
-    "NVIDIA H200 141GB HBM3e": "NVIDIA H200",
-    "NVIDIA B200 192GB": "NVIDIA B200",
+    "NVIDIA A100-SXM4-80GB": "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe LC": "NVIDIA A100 80GB PCIe",
+    "NVIDIA H20-3e": "NVIDIA H20", "NVIDIA H200 141GB HBM3e": "NVIDIA H200", "NVIDIA B200 192GB": "NVIDIA B200",
     "NVIDIA L40S 48GB": "NVIDIA L40S",
     "GPU 3: NVIDIA H200 (UUID: GPU-8a0e4d1c-0000-1111-2222-333344445555)": "NVIDIA H200",
     "NVIDIA A10-24Q": "NVIDIA A10",
@@ -269,7 +263,7 @@ PRINTED = {
         if (gpu.wiring or gpu.pcie_generation) and gpu.name != "NVIDIA H100"  # of several products
         for text in (gpu.name, f"GPU 0: {gpu.name} (UUID: GPU-1-2)")
     },
-}
+}  # fmt: skip
 """Names as nvidia-smi -L prints them, with what vendors and virtual machines add, and whose links they have."""
 
 

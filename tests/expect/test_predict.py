@@ -40,16 +40,11 @@ def predicted(
 @each_row(
     ("system", "shape", "op", "busbw"),
     [
-        (A100, NODE, "all_reduce", 235),
-        (H100, NODE, "all_reduce", 480),
-        (H100, NODE, "all_gather", 362),
-        (B200, NODE, "all_reduce", 840),
-        (H100, FOUR, "all_reduce", 366),
-        (MEGA, PAIR, "all_gather", 188),
-        (A100, PAIR, "all_reduce", 187),
-        (H100, NODE, "all_to_all", 348),
+        (A100, NODE, "all_reduce", 235), (H100, NODE, "all_reduce", 480), (H100, NODE, "all_gather", 362),
+        (B200, NODE, "all_reduce", 840), (H100, FOUR, "all_reduce", 366), (MEGA, PAIR, "all_gather", 188),
+        (A100, PAIR, "all_reduce", 187), (H100, NODE, "all_to_all", 348),
     ],
-)
+)  # fmt: skip
 def test_a_published_peak_of_a_healthy_machine_is_expected_and_does_not_fail(
     system: NodeSystem, shape: Shape, op: str, busbw: float
 ) -> None:
@@ -88,12 +83,10 @@ def test_the_user_comes_before_the_site_before_what_is_published_before_the_mode
 @each_row(
     ("ports", "gbps", "network", "version", "rule", "busbw"),
     [
-        (16, 100, "roce", (2, 14, 3), "Ring", 180.1),
-        (16, 100, "roce", (2, 29, 3), "Ring", 189.6),
-        (8, 200, "ib", (2, 30, 7), "Ring", 187.2),
-        (4, 100, "efa", (2, 30, 7), "Tree", 78.3),
+        (16, 100, "roce", (2, 14, 3), "Ring", 180.1), (16, 100, "roce", (2, 29, 3), "Ring", 189.6),
+        (8, 200, "ib", (2, 30, 7), "Ring", 187.2), (4, 100, "efa", (2, 30, 7), "Tree", 78.3),
     ],
-)
+)  # fmt: skip
 def test_two_nodes_of_a100_take_what_nccl_s_model_chooses(
     ports: int, gbps: float, network: Network, version: NcclVersion, rule: str, busbw: float
 ) -> None:

@@ -20,16 +20,10 @@ from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 KNOWN = {
-    "aws-p4d": "p4d.24xlarge",
-    "dgx-1v": "DGX-1V",
-    "dgx-a100": "DGX A100",
-    "dgx-b200": "DGX B200",
-    "gb200-tray": "GB200 NVL72",
-    "gcp-a3-mega": "a3-megagpu-8g",
-    "hgx-h100": "DGX H100",
-    "hgx-h100-user": "DGX H100",
+    "aws-p4d": "p4d.24xlarge", "dgx-1v": "DGX-1V", "dgx-a100": "DGX A100", "dgx-b200": "DGX B200",
+    "gb200-tray": "GB200 NVL72", "gcp-a3-mega": "a3-megagpu-8g", "hgx-h100": "DGX H100", "hgx-h100-user": "DGX H100",
     "hgx-h200": "HGX H200",
-}
+}  # fmt: skip
 """The captures that are of a known type; all others of tests/captures are not."""
 FAULTY = {(), ("DGX H100",), ("DGX A100",), ("GB200 NVL72",), ("DGX-1V",), ("p4d.24xlarge",)}
 

@@ -64,13 +64,9 @@ ONE = Graph(pattern=4, channels=2, bw_intra=1.2, bw_inter=1.2, type_intra="LOC",
 TREE = replace(ONE, pattern=3, bw_intra=2.4)
 BLACKWELL = replace(SOCKETS, compute_capability=120, nics=2, nic_gbps=10, processor="unknown")
 PRINTED = {
-    ("Tree", "LL"): (16.8, 0.5),
-    ("Tree", "LL128"): (31.0, 0.0),
-    ("Tree", "Simple"): (36.4, 1.9),
-    ("Ring", "LL"): (16.6, 1.2),
-    ("Ring", "LL128"): (31.0, 0.0),
-    ("Ring", "Simple"): (36.4, 2.4),
-}
+    ("Tree", "LL"): (16.8, 0.5), ("Tree", "LL128"): (31.0, 0.0), ("Tree", "Simple"): (36.4, 1.9),
+    ("Ring", "LL"): (16.6, 1.2), ("Ring", "LL128"): (31.0, 0.0), ("Ring", "Simple"): (36.4, 2.4),
+}  # fmt: skip
 """AllReduce as NCCL 2.29.7 printed it: 2 ranks on 2 nodes, sm120, Socket (nccl_log_grammar.md, tuning-row)."""
 
 
@@ -160,11 +156,9 @@ def test_changes_between_versions_stand_newest_first_and_every_one_matters() -> 
 
 @given(
     system=st.sampled_from([A100, H100, B200, SOCKETS, RACK]),
-    nodes=st.integers(1, 64),
-    op=st.sampled_from(list(cost.FUNCTIONS)),
-    power=st.integers(0, 40),
+    nodes=st.integers(1, 64), op=st.sampled_from(list(cost.FUNCTIONS)), power=st.integers(0, 40),
     minor=st.integers(20, 30),
-)
+)  # fmt: skip
 def test_a_cost_is_finite_and_every_byte_costs(system: NodeSystem, nodes: int, op: str, power: int, minor: int) -> None:
     shape, version = Shape((system.gpus,) * nodes), (2, minor, 0)
     searched = graphs(system, shape, version)

@@ -210,10 +210,6 @@ def sweeps() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "drawn-logs": logs,
-    "drawn-counters": counters,
-    "drawn-matrices": matrices,
-    "drawn-listeners": listeners,
-    "drawn-names": names,
-    "drawn-sweeps": sweeps,
-}
+    "drawn-logs": logs, "drawn-counters": counters, "drawn-matrices": matrices, "drawn-listeners": listeners,
+    "drawn-names": names, "drawn-sweeps": sweeps,
+}  # fmt: skip
