@@ -294,8 +294,8 @@ def _slow(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
         return
     usual = median(each.per_s for node, each in rates.items() if node not in slow)
     worst = min(each.per_s for each in slow.values())
-    told = ", ".join(_shown(each) for each in list(slow.values())[:3])
-    message = f"sequential reads reach {told} on {named(slow)}; the others reach {usual / 1e6:.3g} MB/s"
+    told = ", ".join(_shown(each.per_s) for each in list(slow.values())[:3])
+    message = f"sequential reads reach {told} on {named(slow)}; the others reach {_shown(usual)}"
     evidence = [
         seen(f"sequential reads of {name} on {node}", f"{size(each.nbytes)} in {each.seconds:.3g} s")
         for node, each in list(slow.items())[:3]
@@ -309,7 +309,7 @@ def _numbers(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
     """Report what was measured, and what may have come from memory."""
     if not rates:
         return
-    usual = f"{median(each.per_s for each in rates.values()) / 1e6:.3g} MB/s"
+    usual = _shown(median(each.per_s for each in rates.values()))
     whose = f"the median of {plural(len(rates), 'node')}" if len(rates) > 1 else "only one node was measured"
     yield note(name, f"sequential reads reach {usual}: {whose}", evidence="the best of three turns on each node")
     held = {node: each.resident or 0.0 for node, each in rates.items() if each.from_memory}
@@ -328,5 +328,5 @@ def _numbers(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
         yield note(name, message, evidence="mincore(2) after POSIX_FADV_DONTNEED")
 
 
-def _shown(rate: ReadRate) -> str:
-    return f"{rate.per_s / 1e6:.3g} MB/s"
+def _shown(per_s: float) -> str:
+    return f"{float(f'{per_s / 1e6:.3g}'):g} MB/s"

@@ -100,13 +100,13 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
         yield theirs
         return
     (soft, hard), evidence = theirs
-    large = not job.local and (launch.world_size or 1) > _SMALL_WORLD
-    needed = _FILES_PER_RANK * (launch.world_size or 1) if large else _FEWEST_FILES
+    ranks = 1 if job.local else launch.world_size or 1
+    needed = _FILES_PER_RANK * ranks if ranks > _SMALL_WORLD else _FEWEST_FILES
     if soft is None or soft >= needed:
         return
-    ranks = f"{launch.world_size} ranks" if large else "one rank"
+    whose = f"{ranks} ranks" if ranks > _SMALL_WORLD else "one rank"
     highest = "" if evidence.startswith("SLURM_") else f", hard limit {hard or 'none'}"
-    message = f"soft limit {soft}{highest}; {ranks} may need {needed}"
+    message = f"soft limit {soft}{highest}; {whose} may need {needed}"
     if soft >= _FEWEST_FILES and (hard is None or hard >= needed):
         yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own limit", evidence=evidence)
     else:
@@ -327,15 +327,15 @@ def shm(
     if isinstance(gpus, Absent) and launch.local_world_size is None:
         raise Unlearned(f"the number of ranks that share it is unknown: {gpus.why}")
     if memory.available_bytes < (pools := _pools(launch, software, ranks)):
-        message = f"{_room(memory)}, and {plural(ranks, 'rank')} put {size(pools)} there to reach other nodes"
-        yield fail("/dev/shm", message, **blamed)
+        put = f"{plural(ranks, 'rank')} put{'s' * (ranks == 1)} {size(pools)} there to reach other nodes"
+        yield fail("/dev/shm", f"{_room(memory)}, and {put}", **blamed)
         return
     roomy = memory.available_bytes >= GIB and not _too_small(memory, ranks)
     if ranks < 2 or roomy or settings.get("NCCL_SHM_DISABLE") == "1" or _may_use_cumem(gpus, software, settings):
         return
     if _too_small(memory, ranks):
         yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks on this node", **blamed)
-    elif memory.available_bytes < GIB:
+    else:
         yield warn("/dev/shm", f"{_room(memory)}; {ranks} ranks and their data loaders share it", **blamed)
 
 
@@ -556,7 +556,7 @@ def _crowded(
     process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
 ) -> Finding:
     count = len(process.cpus)
-    whose = "one rank" if one_rank else f"{ranks} ranks"
+    whose = "one rank" if one_rank else plural(ranks, "rank")
     message = f"{count} of {len(cpus.online)} CPUs for {whose}, because of the way it was launched"
     ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
@@ -576,7 +576,7 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     known = {gpu.index: gpu.cpus for gpu in alive if isinstance(gpu.cpus, tuple) and gpu.cpus}
     far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
-    if far and (shared or len(far) == len(known)):
+    if shared or len(far) == len(known):
         for index in far:
             message = f"is local to CPUs {fold_numbers(known[index])}, but this process may not run on any of them"
             yield warn(f"GPU{index}", message, **JOB, evidence=evidence)

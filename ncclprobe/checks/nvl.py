@@ -433,7 +433,7 @@ def fm_service(
     if not manager.running and joined and contained:
         message = (
             "does not run in this container, although all GPUs have joined the fabric; it may run in another "
-            "container{unlike}"
+            f"container{unlike}"
         )
         yield note("nv-fabricmanager", message, evidence=switches)
     elif not manager.running and joined:
