@@ -20,7 +20,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.report import Setting
 from ncclprobe.nccl.parameters import Parameter, table
-from tests.checks.cases.env_values import torch
+from tests.checks.cases.env import torch
 from tests.each_row import each_row
 
 LOADED = torch("2.13.0+cu130")

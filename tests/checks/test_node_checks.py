@@ -9,7 +9,7 @@ from ncclprobe.checks.gpu import at
 from ncclprobe.checks.gpu.driver import BOX, BUS, log, xid
 from ncclprobe.checks.gpu.siblings import p2p
 from ncclprobe.checks.gpu.state import HEALTHY, box, remap
-from ncclprobe.checks.host import EIGHT, FOUR, GIB, MIB, NIC, SMALL, TORCHRUN, TWO_SOCKETS, allowed, ranks_here, user
+from ncclprobe.checks.host import EIGHT, FOUR, NIC, SMALL, TORCHRUN, TWO_SOCKETS, allowed, ranks_here, user
 from ncclprobe.checks.ib import fixtures
 from ncclprobe.checks.ib.fixtures import EDR, gpus, pci, port
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, names, ports, variables
@@ -34,7 +34,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci, PcieLink
 from ncclprobe.facts.ports import Ports
-from ncclprobe.facts.process import Container, JobUser, Memlock, OpenFiles, SharedMemory
+from ncclprobe.facts.process import Container, JobUser, Memlock
 from ncclprobe.facts.reach import Proof
 from ncclprobe.host.capture import load
 from ncclprobe.model.findings import Severity, Status
@@ -86,12 +86,9 @@ def linked(link: PcieLink | Absent) -> tuple[Any, ...]:
         (host.cpu_quota, (NARROW, Launch(), LONE_GPU), GLOO, SKIP),
         (host.cpu_quota, (Cgroup(Absent("not mounted here"), None), TORCHRUN, FOUR), Job(), UNKNOWN),
         (host.governor, (Scaling(),), Job(), SKIP),  # a machine that does not set its clock
-        (host.shm_stale, (SharedMemory(8 * GIB, 4 * GIB),), Job(), UNKNOWN),
-        (host.shm_stale, (SharedMemory(8 * GIB, 8 * GIB),), Job(), PASS),  # nothing fills it
         (host.memlock, (Memlock(65536), NIC, user(), JobUser()), GLOO, SKIP),
         (host.memlock, (Memlock(65536), Fabric(), user(), JobUser()), Job(), SKIP),
         (host.caps, (Container(), user(), SMALL, host.NEW_DRIVER, Launch(), host.NCCL_2_27, host.PLAIN), Job(), SKIP),
-        (host.nofile, (OpenFiles(1024, 1024), TORCHRUN, JobUser()), Job(), PASS),
         (host.timesync, (TimeSync(False), TORCHRUN), Job(), SKIP),
         (host.timesync, (TimeSync(False), host.TWO_NODES), LOCAL, SKIP),
         (host.timesync, (TimeSync(False), host.TWO_NODES), Job(), WARN),
@@ -170,25 +167,6 @@ def test_the_ranks_of_a_node_are_the_launchers_or_one_per_gpu(launch: Launch, gp
 )
 def test_the_master_is_here_where_its_address_is_ours(launch: Launch, master: Master, here: bool) -> None:
     assert is_master(launch, master, Interfaces((ETH0,))) is here
-
-
-@each_row(
-    ("found", "words"),
-    [
-        (host.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False), JobUser()),
-         "does not lift the limit"),
-        (host.nofile.run(OpenFiles(9, 9), host.LARGE, Job(), JobUser("1000")), "is unknown for the job's user 1000"),
-        (host.memlock.run(Memlock(65536), NIC, user(), JobUser("1000")), "is unknown for the job's user 1000"),
-        (master_reach.run(replace(AT, outcome="filtered", seen=("refused", "filtered"))), "before that: refused)"),
-    ],
-)  # fmt: skip
-def test_what_a_finding_says(found: Any, words: str) -> None:
-    assert words in next(iter(found)).message
-
-
-def test_a_capability_is_held_in_vain_only_where_it_is_held() -> None:
-    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"), JobUser())
-    assert "does not lift the limit" not in finding.message
 
 
 def test_whose_process_it_was_is_not_told() -> None:

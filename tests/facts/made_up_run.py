@@ -17,7 +17,7 @@ from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, PairRow, Rank
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import StepRow
 from ncclprobe.model.values import replace
-from tests.checks.cases.run_rates import _RIGHT
+from tests.checks.cases.run import _RIGHT
 
 ASKED = RunRequest(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = of.LostRank(1, "h1", "timing", "gone")

@@ -16,7 +16,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from ncclprobe.report import pairs, rails, rows, traffic
 from ncclprobe.report import text as as_text
-from tests.checks.cases.run_rates import _WRONG
+from tests.checks.cases.run import _WRONG
 from tests.each_row import each_row
 
 from .samples import HEALTHY

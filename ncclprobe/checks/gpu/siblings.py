@@ -125,8 +125,6 @@ def _no_access_anywhere(peers: PeerAccess) -> Iterator[Finding]:
 
 
 _OF_A_BOARD = 8
-_FEW = 3
-"""The fewest GPUs among which one can be odd: with two GPUs neither is."""
 _FOR_A_SCREEN = 8
 """A card with this many times less memory than the others is there for a screen, as in a DGX Station A100."""
 
@@ -259,9 +257,9 @@ def _unlike(
         return
     usual, times = counted[0]
     odd = [name for name, gpu in gpus.items() if read(gpu) != usual]
-    if len(gpus) >= _FEW and 2 * times > len(gpus):
+    if 2 * times > len(gpus):
         values = " and ".join(say(value) for value, _ in counted[1:])
-        message = f"{values}, but the other {times} {'has' if times == 1 else 'have'} {say(usual)}"
+        message = f"{values}, but the other {times} have {say(usual)}"
         yield warn(", ".join(odd), message, **NODE, evidence=evidence)
     else:
         message = "; ".join(f"{count} x {say(value)}" for value, count in counted)

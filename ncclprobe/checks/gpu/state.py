@@ -184,7 +184,7 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
             yield warn(", ".join(split), message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode")
         else:
             yield note(", ".join(split), message, evidence="nvmlDeviceGetMigMode")
-    changing = [n for n, g in named(gpus) if isinstance(g.mig_pending, bool) and g.mig_pending is (g.mig is False)]
+    changing = [n for n, g in named(gpus) if g.mig_pending is (g.mig is False)]
     for name in changing:
         message = f"MIG will be turned {'off' if name in split else 'on'} at its next reset"
         yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode (pending)")
@@ -309,7 +309,7 @@ def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     seconds = {name: gpu.hot_s for name, gpu in gpus.items() if isinstance(gpu.hot_s, int)}
     usual = median(seconds.values()) if seconds else 0
     for name, hot_s in seconds.items():
-        if len(seconds) > 1 and hot_s >= _LONG_S and hot_s > _LONGER * (usual + 1):
+        if hot_s >= _LONG_S and hot_s > _LONGER * (usual + 1):
             message = (
                 f"heat has slowed it for {hot_s:,} s since the driver was loaded, but its siblings for {usual:,.0f} s"
             )
@@ -371,7 +371,7 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     usual = median(counts.values()) if counts else 0
     source = "nvmlDeviceGetPcieReplayCounter"
     for name, count in counts.items():
-        if count >= _MANY and count > _TIMES * (usual + 1) and len(counts) > 1:
+        if count >= _MANY and count > _TIMES * (usual + 1):
             message = f"its PCIe link replayed {count} packets; its siblings usually replay {usual:.0f}"
             yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:

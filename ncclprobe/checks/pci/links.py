@@ -219,7 +219,7 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     unknown = {}
     for name, (device, ports) in found.items():
         link = device.link
-        if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
+        if isinstance(link, Absent) or None in (link.gbps, link.max_gbps):
             unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not report its PCIe link")
             continue
         if (link.gbps or 0) >= 0.999 * (link.max_gbps or 0):
@@ -264,14 +264,14 @@ def function_link(pci: Pci) -> Iterator[Finding]:
     every = (*pci.of("gpu"), *pci.of("nic"))
     for device in every:
         link = device.link
-        if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
+        if isinstance(link, Absent) or None in (link.gbps, link.max_gbps):
             continue
         best = replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width)
         narrow = (link.width or 0) < (link.max_width or 0)
         if narrow or (device.identity.kind == "nic" and (link.gbps or 0) < 0.999 * (link.max_gbps or 0)):
             message = f"runs at {_written(link)}, but supports {_written(best)}"
             fast = [_gbps(each) for each in every if each.identity == device.identity]
-            half = _gbps(device) < max(fast) and 2 * _gbps(device) <= max(fast)
+            half = 2 * _gbps(device) <= max(fast)
             tell = fail if half and 2 * fast.count(max(fast)) > len(fast) else warn
             yield tell(device.address, message, **NODE, evidence=f"LnkSta and LnkCap of {device.address}")
 
@@ -322,13 +322,12 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
                 f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
                 f"the rate of {', '.join(port.name for port in ports)}",
             )
-            tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
+            tell = note if link.gbps >= max(map(_rate, ports)) * 1.2 else warn
             yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_speed")
 
 
 LARGE = PcieSettings(4096, 256, True)
-_FEW = 3
 
 
 def linked(pci: Pci, *settings: PcieSettings | Absent | None) -> Pci:
@@ -377,7 +376,7 @@ def settings(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator
 def _odd(found: Mapping[str, PcieSettings], devices: Mapping[str, Device]) -> Iterator[Finding]:
     """Yield those few of one model that differ from most."""
     usual, times = Counter(found.values()).most_common(1)[0]
-    if len(found) < _FEW or 2 * times <= len(found):
+    if 2 * times <= len(found):
         return
     for name, own in found.items():
         if own != usual:

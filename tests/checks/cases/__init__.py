@@ -70,13 +70,12 @@ def said(findings: Iterable[Finding]) -> str:
 
 
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
-    """Yield a line for each finding of bad cases, then of others: what a user reads of it.
+    """Yield a line for each finding of bad cases, then of good ones: what a user reads of it.
 
     It has what `said` writes, the action, its texts and its place.
     """
     for rule in rules:
-        other = [row.facts for row in cases_of(rule.key, "other") if not row.must.startswith("UNKNOWN")]
-        for number, example in enumerate([*rule.bad_examples(), *other]):
+        for number, example in enumerate([*rule.bad_examples(), *rule.good_examples()]):
             yield from (f"{rule.key} {number}: {values(each)}" for each in rule.run(*example))
 
 

@@ -13,9 +13,13 @@ _UNREAD = replace(ROW, rate=Absent("/data: rate: no answer within 10 s", "TimedO
 
 _SLOW = Absent("/data: content: no answer within 10 s", "TimedOut")
 _OTHER = replace(NAMES, entries=11, digest="fedcba9876543210")
-_LATE = Absent("no time", "OutOfTime")
+_LATE, _DENIED = Absent("no time", "OutOfTime"), Absent("permission denied", "Denied")
+_DISKS = [Mount(f"/{kind}", kind, "/dev/sda1") for kind in ("xfs", "ext4", "btrfs", "ext3")]
+_UNLIKE = [replace(NAMES, entries=n) for n in range(4)]
 CASES: Cases = {
     "data.rate": [
+        ("FAIL node: /data on n1", on_nodes(replace(ROW, rate=_LATE), _UNREAD)),
+        ("UNKNOWN: --timeout left no time to read the path on n0", on_nodes(replace(ROW, rate=_LATE), ROW)),
         ("WARN node: /data on n1; NOTE unknown: /data", reading(900, 200)),
         ("WARN node: /data on n1; NOTE unknown: /data", reading(900, 300, 900, 900, resident=None)),
         ("FAIL fabric: /data on n0 n1", on_nodes(_UNREAD, _UNREAD)),
@@ -27,6 +31,14 @@ CASES: Cases = {
         (on_nodes(replace(ROW, rate=ReadRate(why="the files hold 0 bytes"))),),
     ],
     "data.path": [
+        ("FAIL node: /data on n0", on_nodes(HUNG, replace(ROW, look=_LATE))),
+        ("FAIL node: /data on n1; FAIL node: /data on n2", on_nodes(ROW, _GONE, HUNG)),
+        ("FAIL fabric: /data on n0", on_nodes(replace(HUNG, mount=_DENIED))),
+        *(
+            ("FAIL job: /data on n0", on_nodes(replace(_GONE, look=each)))
+            for each in (_DENIED, Absent("I/O error", "Failed"))
+        ),
+        ("FAIL job: /data on n0", on_nodes(looking(enter=False))),
         ("UNKNOWN: --timeout left no time to read the path on n1", on_nodes(ROW, replace(ROW, look=_LATE))),
         ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)),
         ("FAIL job: /data on n0", on_nodes(_GONE)),
@@ -35,12 +47,17 @@ CASES: Cases = {
         (on_nodes(looking(kind="file", enter=False)),),
     ],
     "data.file-system": [
+        ("FAIL node: /data on n1 n2 n3 n4", on_nodes(ROW, *(replace(ROW, mount=each) for each in _DISKS))),
+        ("FAIL node: /data on n0", on_nodes(replace(ROW, mount=_DISK), ROW, replace(ROW, mount=_DENIED))),
         ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, mount=_DISK))),
         ("WARN image: /data", on_nodes(ROW, replace(ROW, mount=replace(NFS, source="fs2:/export")))),
         (on_nodes(ROW, _GONE),),  # data.path says it
         (on_nodes(replace(ROW, mount=_DISK), replace(ROW, mount=replace(_DISK, source="/dev/nvme0n1"))),),
     ],
     "data.content": [
+        ("FAIL node: /data on n1 n3", on_nodes(*[ROW, replace(ROW, content=_DENIED)] * 2)),
+        ("FAIL node: /data on n1", on_nodes(replace(ROW, content=_LATE), replace(ROW, content=_SLOW))),
+        ("FAIL node: /data on n0 n1 n2 n3", on_nodes(*(replace(ROW, content=each) for each in _UNLIKE), *[ROW] * 5)),
         ("FAIL node: /data on n2", on_nodes(ROW, ROW, replace(ROW, content=_OTHER))),
         ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, content=_SLOW))),
         (on_nodes(ROW, _GONE),),  # data.path says it

@@ -1,6 +1,6 @@
 """What the checks of GPUs must object to, and what they must accept."""
 
-from typing import get_args
+from typing import Any, get_args
 
 from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, NO_DRIVER, NODES, PAIR, REST, log
 from ncclprobe.checks.gpu.siblings import ALL, METAL, NO_LINKS, OTHER, PROTECTED, TREE, TWO, access
@@ -9,7 +9,7 @@ from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, NamedMachine
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, PeerAccess
@@ -85,6 +85,8 @@ _count = rows_of(
     environment=Environment(),
     container=BARE_HOST,
 )
+_NOTHING_SEEN: dict[str, Any] = {"gpus": NO_NVML, "driver": NO_DRIVER, "pci": _PASSED_ON}
+_SEES_ALL, _GRACES = Environment({"NVIDIA_VISIBLE_DEVICES": "all"}), ("GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
 _p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
 _SLOWED = replace(HEALTHY, throttle=("hw-thermal-slowdown",))
@@ -93,6 +95,16 @@ _REFUSED = [access(each, "NS") for each in get_args(P2pStatus) if each not in ("
 CASES: Cases = {
     "gpu.smi-canary": [("FAIL node: nvidia-smi", Smi(gpus=1), PAIR), (Smi(gpus=2), PAIR)],
     "gpu.count": [
+        _count("FAIL node: GPUs", Environment({"SLURM_GPUS_ON_NODE": "0", "SLURM_JOB_GPUS": "0,1"}), **_NOTHING_SEEN),
+        _count("FAIL node: GPUs", Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31, MIG-8c31,0"}), **_NOTHING_SEEN),
+        *(_count("FAIL node: GPUs", EIGHT_NODES, environment=each) for each in (_SEES_ALL, Absent("hidden"))),
+        _count("NOTE unknown: GPUs", EIGHT_NODES, Environment({"NVIDIA_VISIBLE_DEVICES": "0,1"})),
+        _count("NOTE unknown: GPUs", EIGHT_NODES, Environment({"HOME": "/root", "SLURM_JOB_ID": "7"})),
+        *(_count(PAIR, nodes, Pci(), container=Absent("hidden")) for nodes in (_WITHOUT_UVM, _NO_NODES)),
+        ("FAIL node: GPUs", FEWER, Job(), Launch(), NODES, *REST, NamedMachine("DGX H100")),
+        ("FAIL node: GPUs", PAIR, Job(), Launch(), NODES, *REST, NamedMachine("DGX H100", gpus=4)),
+        (PAIR, Job(), Launch(), NODES, *REST, NamedMachine("DGX H100", gpus=2)),
+        (PAIR, Job(), Launch(), NODES, *REST, NamedMachine("DGX H100", partial=True)),
         _count("FAIL node: GPUs", _PASSED_ON, _IN_A_CONTAINER, gpus=NO_NVML, driver=NO_DRIVER),
         ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
         ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
@@ -116,6 +128,13 @@ CASES: Cases = {
         _count(EIGHT_NODES, on_the_bus("vfio-pci", 8)),
     ],
     "gpu.p2p": [
+        _p2p("UNKNOWN: the first", PeerAccess({(0, 1): Absent("the first"), (1, 0): Absent("the last")}, {}, {})),
+        _p2p("FAIL node: GPU0 and GPU1", box(*[HEALTHY] * 8), pci=Absent("hidden")),
+        *(
+            _p2p("NOTE unknown: GPUs", box(*each), pci=Absent("hidden"))
+            for each in ([HEALTHY] * 7, [DESKTOP.all[0]] * 8)
+        ),
+        _p2p("NOTE unknown: GPUs", box(*(replace(gpu, name="NVIDIA TITAN RTX") for gpu in TWO.all))),
         _p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs"),
         _p2p("FAIL node: GPU0 and GPU1", _ONE_WAY),
         _p2p("FAIL node: GPU0 and GPU1", access("NS", "NS"), _LINKED),  # no way through host memory: NCCL gives up
@@ -138,6 +157,7 @@ CASES: Cases = {
         (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
     ],
     "gpu.model": [
+        ("WARN node: GPU1", _UNLIKE, Environment({"CUDA_VISIBLE_DEVICES": "9"})),  # it names none of them
         ("WARN node: GPU1", _UNLIKE, ALL),
         *((_UNLIKE, Environment({"CUDA_VISIBLE_DEVICES": text})) for text in _SEEING_TWO),
         ("WARN job: GPUs", box(HEALTHY, OTHER), ALL),
@@ -168,9 +188,10 @@ CASES: Cases = {
         ("FAIL unknown: GPU0", box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0))),
         ("WARN unknown: GPU0", box(replace(HEALTHY, memory_used_bytes=40 * GIB))),
         ("NOTE unknown: GPU0", box(replace(HEALTHY, processes=(None, 30 << 20)))),
-        (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
+        *((box(replace(HEALTHY, name=each, memory_used_bytes=141 * GIB)),) for each in _GRACES),
     ],
     "gpu.mode/mig": [
+        ("WARN node: GPU0, GPU2", box(*(replace(HEALTHY, mig=n != 1) for n in range(3))), Launch()),
         ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST), Launch()),
         ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
         ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
@@ -185,6 +206,12 @@ CASES: Cases = {
         (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
     ],
     "gpu.errors/xid": [
+        ("FAIL node: 0000:07:00", log(FELL), box(replace(HEALTHY, pci=""))),
+        ("FAIL node: a GPU", log(replace(FELL, device="", text="x" * 99 + " y" * 99)), BOX),
+        ("FAIL node: GPU0; NOTE unknown: 0000:17:00", log(FELL, replace(CLEARED, device="0000:17:00")), BOX),
+        ("NOTE unknown: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Link 44", False)), BOX),
+        ("WARN node: GPU0", log(replace(CLEARED, text="from 0x0 (None to do) to 0x1 (GPU Reset Required).")), BOX),
+        ("FAIL node: GPU0", log(_nvlink(144), _nvlink(144, fatal=False)), BOX),
         ("FAIL node: GPU0", log(Event(7000.0, "lost", BUS, "", "GPU is lost")), BOX),
         # less than a minute ago
         ("FAIL node: GPU0", log(Event(7000.0, "xid", BUS, "79", "off"), uptime_s=7030.0), BOX),

@@ -14,6 +14,7 @@ from ncclprobe.checks.host import (
     NCCL_2_27,
     NEW_DRIVER,
     NIC,
+    OFF,
     PLAIN,
     SMALL,
     SRUN,
@@ -67,7 +68,10 @@ _FULL = Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 64 * GIB))
 _ROOM = Memory(256 * GIB, 200 * GIB)
 _threads = rows_of(process=user(), launch=Launch(), cgroup=FREE, gpus=EIGHT, job=Job())
 _shm = rows_of(memory=SMALL, gpus=NEW_DRIVER, launch=Launch(), software=NCCL_2_21, settings=PLAIN, job=Job())
-_memlock = rows_of(memlock=Memlock(65536), fabric=NIC, process=user(), user=JobUser())
+_memlock = rows_of(memlock=Memlock(65536), fabric=NIC, process=user(), user=JobUser(), named=NamedMachine())
+_NOT_SHOWN, _TWO_RANKS = Absent("not in the text"), Launch(local_world_size=2)
+_OF_RDMA = (*map(NamedMachine, ("p5.48xlarge", "DGX H100", "a3-ultragpu-8g")), NamedMachine(rdma=True))
+_FEW = (("FAIL", 16, 0), ("FAIL", 4, 2), ("WARN", 17, 0), ("WARN", 28, 0), ("WARN", 7, 2))
 _NO_NVML = Absent("no NVML")
 CASES: Cases = {
     "host.limits/nofile": [
@@ -84,6 +88,10 @@ CASES: Cases = {
         (OpenFiles(64, 64), Launch(), Job(), JobUser("1000")),
     ],
     "host.limits/threads": [
+        _threads("WARN image: pids.max", Launch(visible_gpus="mig-0a/1/0"), _pids(1024)),  # a part of one of eight GPUs
+        _threads("WARN image: pids.max", Launch(visible_gpus="0,1"), _pids(511)),
+        _threads(replace(user(), nproc=ResourceLimit(None, None))),
+        _threads(_few(1000, frozenset({"sys_resource"}))),
         _threads("FAIL image: pids.max", _pids(256, used=14)),
         _threads("WARN image: pids.max", _pids(1024)),
         _threads("FAIL image: pids.max", Launch("mpi", 3, 16, visible_gpus="3"), _pids(300, used=100)),
@@ -98,6 +106,7 @@ CASES: Cases = {
         _threads("UNKNOWN: /sys is hidden", Cgroup(None, None, Absent("/sys is hidden"))),
     ],
     "host.shm/shm": [
+        _shm(SharedMemory(GIB, GIB), EIGHT),
         *(_shm("WARN image: /dev/shm", **{name: Absent("hidden")}) for name in ("software", "launch")),
         _shm("UNKNOWN: hidden", SharedMemory(8 * GIB, 8 * GIB), software=Absent("hidden")),
         _shm("UNKNOWN: hidden", SharedMemory(8 * GIB, 8 * GIB), launch=Absent("hidden")),
@@ -114,12 +123,20 @@ CASES: Cases = {
         _shm(ROOMY, Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, gpus=_NO_NVML),
     ],
     "host.shm/shm-stale": [
+        ("UNKNOWN: could not be listed", SharedMemory(10 * GIB, 9 * GIB - 1)),
+        (SharedMemory(10 * GIB, 9 * GIB),),
         ("NOTE unknown: /dev/shm", SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,))),
         (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
         (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
         (SharedMemory(8 * GIB, 100 * MIB, segments=()),),
     ],
     "host.limits/memlock": [
+        *(_memlock("FAIL image: RLIMIT_MEMLOCK", each, fabric=_NOT_SHOWN) for each in _OF_RDMA),
+        *(
+            _memlock("WARN image: RLIMIT_MEMLOCK", NamedMachine(each), fabric=_NOT_SHOWN)
+            for each in ("", "a3-highgpu-8g")
+        ),
+        _memlock("FAIL image: RLIMIT_MEMLOCK", Memlock(None, exempt=True), LOW_USER),  # ours is lifted, and not theirs
         _memlock("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB)),
         _memlock("FAIL image: RLIMIT_MEMLOCK", Memlock(None), LOW_USER),
         _memlock("FAIL image: RLIMIT_MEMLOCK", user("ipc_lock", first_user_namespace=False)),
@@ -128,11 +145,14 @@ CASES: Cases = {
         _memlock(JobUser("1000")),
     ],
     "host.shm/caps": [
+        ("WARN image: CAP_SYS_NICE", DOCKER, user(), SMALL, NEW_DRIVER, _TWO_RANKS, NCCL_2_27, PLAIN, Job()),
+        (DOCKER, user(), SMALL, NEW_DRIVER, _TWO_RANKS, NCCL_2_27, OFF, Job()),
         (DOCKER, user("sys_nice"), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
         (DOCKER, user(), ROOMY, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
         (DOCKER, user(), SMALL, ONE, Launch(), NCCL_2_27, PLAIN, Job()),
     ],
     "host.oom": [
+        (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", Absent("denied"))), Launch(), EIGHT, Job()),
         ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
         ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)), LARGE, _NO_NVML, Job()),
         ("NOTE unknown: swap", _SWAPPED, Absent("not mounted here"), Launch(), EIGHT, Job()),
@@ -142,6 +162,8 @@ CASES: Cases = {
         (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here"), Launch(), EIGHT, Job()),
     ],
     "host.cpu/affinity": [
+        ("WARN job: processors", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, Launch("torchrun", 0, 1, 0, 1, 1, 0), Job()),
+        ("WARN job: processors", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, replace(SRUN, kind="options"), Job()),
         ("FAIL job: processors; WARN job: GPU2, GPU3", allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
         ("WARN job: processors, GPU2, GPU3", allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
         ("WARN job: GPU2, GPU3", allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
@@ -182,5 +204,17 @@ CASES: Cases = {
         ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")),
         (Scaling("acpi-cpufreq", "ondemand"),),
     ],
-    "host.limits/nics-given": [(NamedMachine("no such machine"), PLAIN), (NamedMachine(""), PLAIN)],
+    "host.limits/nics-given": [
+        *(
+            (f"{how} job: efa", NamedMachine("p5.48xlarge", gpus=gpus, given={"efa": n}), PLAIN)
+            for how, n, gpus in _FEW
+        ),
+        ("FAIL job: efa", NamedMachine("p5.48xlarge", nodes=2, given={"efa": 0}), PLAIN),
+        *((NamedMachine("p5.48xlarge", gpus=gpus, given={"efa": n}), PLAIN) for n, gpus in ((29, 0), (8, 2), (0, 0))),
+        *(
+            (NamedMachine(each, nodes=2, given={"nic": 1}), PLAIN)
+            for each in ("a3-highgpu-8g", "a3-megagpu-8g", "none")
+        ),
+        (NamedMachine("DGX H100", gpus=16, nodes=2, given={"nic": 0}), PLAIN),
+    ],
 }

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.checks.ib.fixtures import (
+    NDR,
     NO_NCCL,
     ONE_NODE,
     PLAIN,
@@ -87,7 +88,7 @@ _gdr = rows_of(
 )
 _gpu_near = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus(), machine=METAL)
 _state = rows_of(fabric=fabric(), settings=PLAIN, launch=Launch(), pci=pci(), gpus=gpus())
-_rate = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus())
+_rate = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus(), described=NamedMachine())
 _roce_mtu = rows_of(
     fabric=_only(roce(0, "10.0.0.5"), roce(1, "10.1.0.5")), settings=PLAIN, found=interfaces(1500), routes=routed()
 )
@@ -99,9 +100,16 @@ _ONE_LANE = fabric(port(0, Rate(50, 1, "HDR")), count=1)
 _FOUR = "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"
 _ALL_DOWN, _ALL_UNREAD = (fabric(*(port(n, **each) for n in range(4))) for each in (_DOWN, {"state": _UNREAD}))
 _DOUBLED = Fabric((*fabric().devices, *_SECOND_PORTS))
+_DGX = NamedMachine("DGX H100")
+_TROUBLES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err")
+_WELL = tuple(map(troubled, (0, 2, 3)))
+_UNCOUNTED = [replace(each, **{name: _UNREAD}) for each, name in zip(_WELL, ("counters", "hw_counters"), strict=False)]
+_LOOSE = (Ipv4Settings(1, 1), Ipv4Settings(0, 2))
 _TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")
 CASES: Cases = {
     "ib.gdr/gdr": [
+        _gdr("WARN image: GPUDirect RDMA", NOTHING, fabric(port(0, Rate(100, 4), link_layer="Ethernet"), count=0)),
+        _gdr("NOTE node: GPU3", pci(far=(3,)), having("NCCL_TOPO_FILE", "/t.xml")),
         _gdr("NOTE unknown: GPU0", _UNPLACED),
         _gdr("WARN image: GPUDirect RDMA", replace(PEERMEM, driver="proprietary"), nccl(2, 21, 5)),
         _gdr("WARN job: GPUDirect RDMA", having("NCCL_DMABUF_ENABLE", "0"), _OPEN),
@@ -145,6 +153,12 @@ CASES: Cases = {
         (fabric(), PLAIN, pci(moved=(2, 3)), gpus(2), METAL),
     ],
     "ib.state": [
+        _state("WARN link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), gpus=_NO_DRIVER),
+        _state("WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", _ALL_DOWN, gpus=_NO_DRIVER),
+        *(
+            _state("FAIL link: mlx5_1:1", fabric(port(1, state="DOWN", physical=each)))
+            for each in ("Disabled", _UNREAD)
+        ),
         _state("FAIL link: mlx5_2:1", fabric(port(2, **_DOWN)), TWO_NODES),
         _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), pci=_NO_SYSFS),
         *(_state("WARN link: mlx5_1:1", fabric(port(1, physical=each))) for each in _TRAINING),
@@ -167,6 +181,12 @@ CASES: Cases = {
         _state(Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), TWO_NODES),
     ],
     "ib.rate": [
+        _rate("FAIL link: NICs", fabric(*(port(n, HDR) for n in range(4))), _DGX),
+        _rate("WARN link: NICs", fabric(*(port(n, Rate(200.1, 4)) for n in range(4))), _DGX),
+        *(
+            _rate(fabric(*(port(n, rate) for n in range(count)), count=count), _DGX)
+            for count, rate in ((4, NDR), (3, HDR))
+        ),
         _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR))),
         _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), pci=_NO_SYSFS),
         _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR)), having("NCCL_IB_HCA", _FOUR), pci=_NO_SYSFS),
@@ -182,6 +202,7 @@ CASES: Cases = {
         _rate(fabric(port(1, Rate(10, 4), **_DOWN))),
     ],
     "ib.perm": [
+        ("FAIL image: mlx5_1", Fabric((device(port(0)), device(port(1), verbs=_UNREAD, opens=False))), PLAIN, Launch()),
         ("FAIL image: /dev/infiniband", Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
         ("FAIL image: /dev/infiniband", Fabric((_SOFT,)), PLAIN, TWO_NODES),
         ("UNKNOWN: permission denied", Fabric((device(port(0), opens=_UNREAD),)), PLAIN, TWO_NODES),
@@ -190,13 +211,18 @@ CASES: Cases = {
         (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
     ],
     "ib.losses/flap-history": [
+        (fabric(), having("NCCL_IB_HCA", "^mlx5_1"), downs(0.5, 3, 11)),
         (fabric(), PLAIN, downs(2, 9)),
         (fabric(), PLAIN, downs(20, 30, 40, 50)),
         (fabric(), PLAIN, _ELSEWHERE),
         (Fabric(()), PLAIN, _ELSEWHERE),
         (fabric(), PLAIN, _AT_BOOT),
     ],
-    "ib.losses/losses": [(fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN), (fabric(), PLAIN)],
+    "ib.losses/losses": [
+        *(("WARN link: mlx5_1:1", fabric(troubled(1, **{each: 10_000}), *_WELL), PLAIN) for each in _TROUBLES),
+        *((fabric(troubled(1, out_of_sequence=20_000), *each), PLAIN) for each in (_WELL[:1], _UNCOUNTED)),
+        (fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
+    ],
     "ib.roce/roce-v2": [
         _roce_v2("NOTE unknown: mlx5_1:1", _only(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD))),
         _roce_v2("WARN node: mlx5_0:1", Launch()),
@@ -226,15 +252,26 @@ CASES: Cases = {
         _roce_mtu(_only(roce(0, "10.0.0.5", Rate(25, 1, "EDR")))),
     ],
     "ib.roce/odd-interface": [
+        (Interfaces(tuple(replace(each, flags=frozenset({"up"})) for each in rails().all)),),
         ("WARN node: eth0", rails(mtu=1500)),
         ("WARN node: eth0", rails(addresses=())),
         (Interfaces(DOWN.all[-3:]),),
     ],
     "ib.roce/same-subnet": [
+        *(_same_subnet("WARN node: eth0 and eth1", sysctls_of(eth0=_KEPT_APART, eth1=each)) for each in _LOOSE),
         _same_subnet("WARN node: eth0 and eth1", Routes((), Absent("no ip"))),
         _same_subnet(sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
         _same_subnet(Routes((), _BY_SOURCE), sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
         _same_subnet(interfaces(9000, 9000), sysctls_of()),
     ],
-    "ib.gdr/nics-by-text": [(NamedMachine("no such machine"), fabric())],
+    "ib.gdr/nics-by-text": [
+        ("WARN node: NICs", _DGX, fabric(roce(7, ""), count=7)),
+        ("WARN node: NICs", NamedMachine("a3-ultragpu-8g"), fabric(*(roce(n, "") for n in range(7)), count=8)),
+        *((NamedMachine(each), fabric(count=1)) for each in ("no such machine", "a3-highgpu-8g", "g2-standard-96")),
+        (_DGX, fabric(*(roce(n, "") for n in range(8)), count=0)),
+    ],
+    "ib.gdr/gdr-by-text": [
+        ("WARN image: GPUDirect RDMA", NamedMachine(rdma=True, nodes=1), NOTHING, PLAIN),
+        (NamedMachine(rdma=True, nodes=2), _OPEN, having("NCCL_DMABUF_ENABLE", "0")),  # env.transport says it
+    ],
 }

@@ -34,7 +34,7 @@ from ncclprobe.checks.pci.tree import (
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PcieLink, PcieSettings, PciPosition
 from ncclprobe.model.nccl_selection import Choices, Decision, PeerChoice
 from ncclprobe.model.snapshot import Absent
@@ -67,6 +67,8 @@ def _below_switches(*widths: int) -> tuple[Gpus, Pci]:
     return gpus, Pci(devices, bridges)
 
 
+_PARTLY = [replace(FULL, **{name: None}) for name in ("speed_gtps", "width", "max_speed_gtps", "max_width")]
+_PEERS = PeerAccess({(0, 1): "OK", (0, 2): "OK"}, {}, {(0, 1): "OK", (0, 2): "NS"})
 _PAIR = node(gpu_at(1), gpu_at(2))[0]
 _PAIR_8 = node(gpu_at(1, 8), gpu_at(2))
 _NARROW_SLOT = (replace(_PAIR_8[0], all=(replace(_PAIR_8[0].all[0], pcie_max_width=8), _PAIR_8[0].all[1])), _PAIR_8[1])
@@ -124,6 +126,8 @@ CASES: Cases = {
         _topology_agree(NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:]))),
     ],
     "pci.link/gpu-width": [
+        ("NOTE unknown: GPU1", box(EQUAL[0].all[0], replace(EQUAL[0].all[1], pcie_width=_DENIED)), Pci(), METAL),
+        ("FAIL node: 0000:40:00.0, 0000:41:00.0", *_below_switches(8, 8, 16, 16, 16), METAL),
         ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL),
         ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
         ("WARN node: GPU1", HALF_SLOT, Pci(), METAL),
@@ -141,6 +145,8 @@ CASES: Cases = {
         (EQUAL[0], Pci(), GUEST),
     ],
     "pci.link/function-link": [
+        ("FAIL node: 0000:01:00.0", node(gpu_at(1, 8), gpu_at(2), gpu_at(3))[1]),
+        (cards(*((nic(n, link)) for n, link in enumerate(_PARTLY)))[1],),
         ("WARN node: 0000:a0:00.0", cards(nic(0, OLD_SLOT))[1]),
         ("FAIL node: 0000:a1:00.0", cards(nic(0, FULL), nic(1, OLD_SLOT), nic(2, FULL))[1]),
         (cards(nic(0, FULL))[1],),
@@ -151,12 +157,14 @@ CASES: Cases = {
         (box(_UNEXPLAINED),),
     ],
     "pci.link/nic-link": [
+        *(("NOTE unknown: mlx5_1", *cards(nic(0, FULL), nic(1, each))) for each in _PARTLY),
         ("FAIL node: mlx5_0", *cards(nic(0, HALF))),
         ("FAIL node: mlx5_0", *cards(nic(0, OLD_SLOT, 100.0), nic(1, FULL, 100.0))),
         cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
         cards(nic(0, FULL), nic(1, UNTOLD)),
     ],
     "pci.link/nic-fits": [
+        ("WARN node: mlx5_0, mlx5_1", *cards(nic(0, FULL, 400.0), nic(0, FULL, 600.0, function=1))),
         ("WARN node: mlx5_0", *cards(nic(0, HALF), nic(1, FULL))),
         ("NOTE node: mlx5_0, mlx5_1", *cards(nic(0, FULL), nic(0, FULL, function=1))),
         cards(nic(0, OLD_SLOT, 200.0)),
@@ -164,6 +172,8 @@ CASES: Cases = {
         (Fabric((_DOWN,)), _CARD[1]),
     ],
     "pci.settings": [
+        _settings("NOTE unknown: mlx5_0", linked(CARDS, _DENIED, LARGE), gpus=Absent("no driver")),
+        _settings("UNKNOWN: permission denied", linked(CARDS, _DENIED), gpus=Absent("no driver")),
         _settings("WARN node: mlx5_1", gpus=Absent("no driver")),
         _settings("WARN node: GPU0", linked(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)), Fabric()),
         _settings(linked(CARDS, None), gpus=Absent("no driver")),
@@ -171,6 +181,8 @@ CASES: Cases = {
         _settings(linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
     ],
     "pci.acs": [
+        ("WARN node: PCIe switches", below_a_switch("CmpltRedir"), UNCHOSEN),
+        ("WARN node: PCIe switches", _REDIRECTED, _between_gpus(("P2P", "SYS"), ("P2P", "PHB"))),
         *(("WARN node: PCIe switches", _REDIRECTED, each) for each in _BETWEEN),
         ("UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond", below_a_switch(seen=False), UNCHOSEN),
         (below_a_switch("SrcValid"), UNCHOSEN),
@@ -179,16 +191,28 @@ CASES: Cases = {
         (Pci(_APART, _ROOTS), UNCHOSEN),
     ],
     "pci.iommu": [
+        ("WARN node: IOMMU", below_a_switch(iommu="DMA"), ONE, Fabric(), _PEERS, UNCHOSEN),
+        (
+            "NOTE unknown: IOMMU",
+            below_a_switch(iommu="DMA"),
+            ONE,
+            Fabric(),
+            replace(_PEERS, nvlink=_PEERS.read),
+            UNCHOSEN,
+        ),
         *(("WARN node: IOMMU", below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS, each) for each in _BETWEEN),
         ("UNKNOWN: permission denied", replace(below_a_switch(), devices=_BLIND), ONE, Fabric(), _UNASKED, UNCHOSEN),
         (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
         *((below_a_switch(iommu="DMA"), box(each), WITH_NIC, NO_PEERS, UNCHOSEN) for each in _GRACES),
     ],
     "pci.aer": [
+        ("WARN node: GPU0", with_errors(Errors(fatal={"DLP": 1, "SDES": 2}, nonfatal={"UnsupReq": 1})), ONE, Fabric()),
         ("UNKNOWN: no error counters: the firmware or hypervisor controls AER", with_errors(_NO_FILE), ONE, Fabric()),
         (with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric()),
     ],
     "pci.bar1": [
+        ("NOTE node: GPU0", box(window(SMALL_WINDOW, "NVIDIA GH200 480GB")), WITH_NIC),
+        ("WARN node: GPU1", box(window(64 * GIB), window(SMALL_WINDOW), window(32 * GIB)), Fabric()),
         ("WARN node: GPU1", box(window(64 * GIB), window(SMALL_WINDOW)), Fabric()),
         (box(window(SMALL_WINDOW)), Fabric()),
         (box(window(SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
