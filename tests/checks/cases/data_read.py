@@ -40,8 +40,7 @@ CASES: Cases = {
         ),
         ("FAIL job: /data on n0", on_nodes(looking(enter=False))),
         ("UNKNOWN: --timeout left no time to read the path on n1", on_nodes(ROW, replace(ROW, look=_LATE))),
-        ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)),
-        ("FAIL job: /data on n0", on_nodes(_GONE)),
+        ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)), ("FAIL job: /data on n0", on_nodes(_GONE)),
         ("FAIL node: /data on n1", on_nodes(ROW, looking(read=False))),
         ("FAIL job: /data on n0", on_nodes(replace(looking(kind="other"), content=None, rate=None))),
         (on_nodes(looking(kind="file", enter=False)),),
@@ -63,4 +62,4 @@ CASES: Cases = {
         (on_nodes(ROW, _GONE),),  # data.path says it
         (on_nodes(*(replace(ROW, content=Content(each, "", cut=True)) for each in (10_000, 9))),),
     ],
-}
+}  # fmt: skip

@@ -121,11 +121,8 @@ CASES: Cases = {
         (_TOLD_APART, Job(), Launch(), NODES, *REST),
         (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),
         (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *REST),
-        _count(PAIR, _WITHOUT_UVM, Pci()),
-        _count(EIGHT_NODES, DOCKER),
-        _count(EIGHT_NODES, _GIVEN),
-        _count(_CLOSED_TO_ONE),
-        _count(EIGHT_NODES, on_the_bus("vfio-pci", 8)),
+        _count(PAIR, _WITHOUT_UVM, Pci()), _count(EIGHT_NODES, DOCKER), _count(EIGHT_NODES, _GIVEN),
+        _count(_CLOSED_TO_ONE), _count(EIGHT_NODES, on_the_bus("vfio-pci", 8)),
     ],
     "gpu.p2p": [
         _p2p("UNKNOWN: the first", PeerAccess({(0, 1): Absent("the first"), (1, 0): Absent("the last")}, {}, {})),
@@ -135,24 +132,18 @@ CASES: Cases = {
             for each in ([HEALTHY] * 7, [DESKTOP.all[0]] * 8)
         ),
         _p2p("NOTE unknown: GPUs", box(*(replace(gpu, name="NVIDIA TITAN RTX") for gpu in TWO.all))),
-        _p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs"),
-        _p2p("FAIL node: GPU0 and GPU1", _ONE_WAY),
+        _p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs"), _p2p("FAIL node: GPU0 and GPU1", _ONE_WAY),
         _p2p("FAIL node: GPU0 and GPU1", access("NS", "NS"), _LINKED),  # no way through host memory: NCCL gives up
         _p2p("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", _SILENT),
         *(_p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", each) for each in _REFUSED),
-        _p2p("NOTE unknown: GPUs", access("GNS", "NS")),
-        _p2p(GUEST),
-        _p2p(Pci()),
-        _p2p(DESKTOP),
+        _p2p("NOTE unknown: GPUs", access("GNS", "NS")), _p2p(GUEST), _p2p(Pci()), _p2p(DESKTOP),
     ],
     "gpu.errors/ecc": [
-        ("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN)),
-        (box(PROTECTED, REPAIRED),),
+        ("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN)), (box(PROTECTED, REPAIRED),),
         (box(BARE, PROTECTED),),
     ],
     "gpu.mode/ecc-mode": [
-        ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL),
-        (box(BARE, BARE), ALL),
+        ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL), (box(BARE, BARE), ALL),
         (box(BARE, PROTECTED), Environment({"CUDA_VISIBLE_DEVICES": "1"})),
         (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
     ],
@@ -226,9 +217,7 @@ CASES: Cases = {
         ("FAIL node: GPU0; NOTE unknown: GPU0", log(FELL, CLEARED, replace(FELL, at_s=5000.0)), BOX),
         ("FAIL node: GPU0", log(*(replace(FELL, at_s=3600.0 + n) for n in range(50)), uptime_s=7300.0), BOX),
         ("NOTE unknown: kernel log", replace(log(uptime_s=100_000.0), oldest_s=90_000.0), BOX),
-        (log(LINK_SOFT), BOX),
-        (log(FELL, CLEARED), BOX),
-        (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
+        (log(LINK_SOFT), BOX), (log(FELL, CLEARED), BOX), (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
     ],
     "gpu.clocks/limits": [
         ("WARN image: GPU0", box(CAPPED)),
@@ -241,4 +230,4 @@ CASES: Cases = {
         (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
     ],
     "gpu.errors/replays": [(box(replace(FULL, pcie_replays=5000)),)],
-}
+}  # fmt: skip

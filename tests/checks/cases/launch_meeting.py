@@ -119,8 +119,7 @@ CASES: Cases = {
         _gloo("WARN image: n[0,2] on n0 n2", **nodes_of("127.0.1.1", "10.0.0.6", "", "10.0.0.8")),
         _gloo("WARN job: n2 on n2", **nodes_of("", "", "") | {"environments": _ODD}),
         _gloo("UNKNOWN: the address that gloo would listen on", **_BOTH | {"names": _ONE_UNASKED}),
-        _gloo(Job("gloo")),
-        _gloo(environments=ifnames("eth0", "")),
+        _gloo(Job("gloo")), _gloo(environments=ifnames("eth0", "")),
         _gloo(environments=ifnames("eth9", "")),  # that node's own check says it
         _gloo(**nodes_of("127.0.1.1", "10.0.0.6", "10.0.0.7")),  # one that calls all others
         _gloo(Job("gloo"), interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({})),
@@ -198,4 +197,4 @@ CASES: Cases = {
         (LARGE, USUAL, Ports((), 5000)),
         (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
     ],
-}
+}  # fmt: skip

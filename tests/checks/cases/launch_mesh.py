@@ -74,10 +74,8 @@ CASES: Cases = {
     "launch.mesh/tcp-mesh": [
         _mesh("UNKNOWN: rank 0 lost contact with the nodes", paths=fleet(2, fails(_INTO_1)), gatherings=_lost(*_BOTH)),
         _mesh("UNKNOWN: n2 had no node to connect to", paths=Every({**fleet(2, lambda *_: None).by_node, "n2": _IDLE})),
-        _mesh("FAIL node: n2 on n2", paths=_DEAD),
-        _mesh("FAIL node: n2 on n2", paths=_ONE_WAY),
-        _mesh("WARN fabric: n0 -> n2 on n0 n2", paths=ONLY_NCCL),
-        _mesh("WARN node: n2 on n2", paths=_ONLY_GLOO),
+        _mesh("FAIL node: n2 on n2", paths=_DEAD), _mesh("FAIL node: n2 on n2", paths=_ONE_WAY),
+        _mesh("WARN fabric: n0 -> n2 on n0 n2", paths=ONLY_NCCL), _mesh("WARN node: n2 on n2", paths=_ONLY_GLOO),
         _mesh("FAIL node: n1 on n1", paths=fleet(64, fails(lambda *ends: 1 in ends))),
         _mesh("FAIL node: n2 on n2", paths=fleet(8, fails(_INTO_2, "refused"))),
         _mesh("FAIL node: n2 on n2", paths=fleet(8, fails(lambda one, _: one == 2))),
@@ -119,9 +117,7 @@ CASES: Cases = {
     "launch.mesh/tcp-mesh-iface": [
         _mesh("FAIL node: n2 on n2", paths=fleet(8, fails(_INTO_2), _ROLES)),
         _mesh("UNKNOWN: 6 of 6 paths were not tested", paths=fleet(3, fails(lambda *_: True, "late"))),
-        _mesh(),
-        _mesh(paths=_DEAD),
-        _mesh(paths=fleet(8, _of_2, _ROLES)),
+        _mesh(), _mesh(paths=_DEAD), _mesh(paths=fleet(8, _of_2, _ROLES)),
         _mesh(paths=fleet(64, lambda *_: None, _ROLES)),
     ],
     "launch.port/port-flooded": [
@@ -129,4 +125,4 @@ CASES: Cases = {
         ("WARN unknown: MASTER_PORT", Every({"n0": Gathering(1, 1.0, floods=_FLOODS)}), Every({})),  # the busiest first
         (CALM, HEALTHY),
     ],
-}
+}  # fmt: skip

@@ -117,8 +117,7 @@ CASES: Cases = {
     ],
     "nvl.fabric/imex": [
         ("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL),
-        (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),
-        (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
+        (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL), (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
     ],
     "nvl.links": [
         ("FAIL link: GPU6", UNSAID, UNSAID, parse(_FOUR + printed(_A100, 0, gpu=6, count=0) + _IDLE), UNSAID, UNSAID),
@@ -144,8 +143,7 @@ CASES: Cases = {
         (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST, UNSAID),
         (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST, UNSAID),
         (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL, UNSAID),
-        (UNSAID, UNSAID, NvlinkStatus({}), METAL, UNSAID),
-        _boxed("NVIDIA H400", SHORT, SHORT, SHORT),
+        (UNSAID, UNSAID, NvlinkStatus({}), METAL, UNSAID), _boxed("NVIDIA H400", SHORT, SHORT, SHORT),
         _boxed("NVIDIA H400", links_of(4, to="gpu"), links_of(4, to="gpu"), links_of(0, 4, to="gpu")),
         _boxed("NVIDIA H100", *[links_of(12, 6)] * 4),  # which of them this is, the name does not say
         (box(HEALTHY, replace(HEALTHY, name="NVIDIA L40S")), NvLinks((FULL, ())), UNSAID, METAL, UNSAID),
@@ -164,11 +162,9 @@ CASES: Cases = {
         ("WARN node: GPU3", UNSAID, UNSAID, _QUARTER),
         ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
         ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
-        _rated("Tesla V100-SXM2-32GB", 25781),
-        _rated("NVIDIA A100-SXM4-80GB", 25000),
-        _rated("NVIDIA B200", 53125),
+        _rated("Tesla V100-SXM2-32GB", 25781), _rated("NVIDIA A100-SXM4-80GB", 25000), _rated("NVIDIA B200", 53125),
         (UNSAID, UNSAID, NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 26.562))})),
         (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
         (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
     ],
-}
+}  # fmt: skip

@@ -87,8 +87,7 @@ CASES: Cases = {
         ("FAIL link: n3 on n3", fleet(8, both_ways(3, outcome="stalled-out")), NICS),
         (_NO_PATH, fleet(4, lambda *_: {"outcome": "filtered"}), NICS),
         (fleet(3, holed(outcome="ok", rate_gbps=0.002, streams=2)), NICS),  # only slow
-        (fleet(8, both_ways(3, outcome="filtered")), NICS),
-        (fleet(4, _UNTRIED), NICS),
+        (fleet(8, both_ways(3, outcome="filtered")), NICS), (fleet(4, _UNTRIED), NICS),
     ],
     "path.rate": [
         _rate("WARN fabric: n0 -> n1 on n0 n1", paths=fleet(3, on_one(0, 1, rate_gbps=0.2))),
@@ -108,8 +107,7 @@ CASES: Cases = {
         _rate("FAIL link: n2 on n2", paths=fleet(3, both_ways(2, rate_gbps=0.02, streams=2)), gatherings=_CROWD),
         _rate("WARN link: n1 on n1", paths=fleet(4, _shaped)),
         _rate("NOTE fabric: n1 -> n2 on n1 n2", paths=fleet(8, on_one(1, 2, rate_gbps=9 * 0.9 * SLOW))),
-        _rate(_NO_PATH, paths=fleet(4, lambda *_: _NOTHING)),
-        _rate(nics=nics(3, 10_000)),
+        _rate(_NO_PATH, paths=fleet(4, lambda *_: _NOTHING)), _rate(nics=nics(3, 10_000)),
         _rate(paths=fleet(4, both_ways(1, rate_gbps=0.001, streams=1, resent=900))),  # path.loss says it
         _rate(paths=fleet(8, out_of(1, rate_gbps=0.5, resent=300))),  # so it does of this
         _rate(paths=fleet(3, out_of(1, rate_gbps=0.02, rtt_s=7.4e-3))),  # far: path.delay says so
@@ -127,13 +125,11 @@ CASES: Cases = {
         # One path into a lossy node came through by luck, which does not hide the node.
         ("WARN link: n1 on n1", fleet(4, lambda one, other, _: {"resent": 290} if other == 1 and one else None), NICS),
         ("NOTE fabric: n1 -> n2 on n1 n2", fleet(8, on_one(1, 2, resent=170)), NICS),
-        (_NO_PATH, fleet(4, lambda *_: _NOTHING), NICS),
-        (fleet(3, out_of(1, resent=57)), NICS),
+        (_NO_PATH, fleet(4, lambda *_: _NOTHING), NICS), (fleet(3, out_of(1, resent=57)), NICS),
         (fleet(3, out_of(1, resent=2, segments=150)), NICS),
         (fleet(8, lambda *_: {"resent": 2, "segments": 110}), NICS),
         (fleet(8, out_of(1, outcome="stalled-out", resent=40, segments=200)), NICS),  # only large packets
-        (fleet(4, _shaped), NICS),
-        (fleet(4, _UNTRIED), NICS),
+        (fleet(4, _shaped), NICS), (fleet(4, _UNTRIED), NICS),
     ],
     "path.delay": [
         ("WARN fabric: n1 on n1", fleet(3, both_ways(1, rtt_s=0.02))),
@@ -144,15 +140,13 @@ CASES: Cases = {
         (fleet(4, _UNTRIED),),
     ],
     "path.route": [
-        _route("WARN image: n1 on n1"),
-        _route("WARN image: n1 on n1", nics=nics(3)),
+        _route("WARN image: n1 on n1"), _route("WARN image: n1 on n1", nics=nics(3)),
         _route(
             "UNKNOWN: no node's routes",
             routes=Every(dict.fromkeys(("n0", "n1", "n2"), Routes((), Absent("ip: not there")))),
         ),
         _route(nics=nics(3, up=False)),  # an interface that lost its routes
-        _route(nics=nics(3, kind="bridge")),
-        _route(routes=_second(_RULED)),
+        _route(nics=nics(3, kind="bridge")), _route(routes=_second(_RULED)),
         _route(paths=fleet(3, lambda *_: None, roles=("default",)), routes=_second(_routed("eth7"))),
     ],
-}
+}  # fmt: skip

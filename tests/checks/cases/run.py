@@ -150,10 +150,8 @@ CASES: Cases = {
         ("UNKNOWN: after 99 s; the process of rank 1 is running", Arrivals(4, (1,), 99.0, 60.0, running=(1,)), FOUR),
     ],
     "run.out-of-memory": [
-        ("FAIL job: rank 0 on n0", _left(_SHORT, _CLOSED)),
-        ("FAIL job: rank 0, rank 1 on n0", _left(_SHORT, _SHORT)),
-        ("FAIL job: rank 0 on n0", _left(_SHORT, _SILENT)),
-        (_left("it failed (rank 0: reset)", _SILENT),),
+        ("FAIL job: rank 0 on n0", _left(_SHORT, _CLOSED)), ("FAIL job: rank 0, rank 1 on n0", _left(_SHORT, _SHORT)),
+        ("FAIL job: rank 0 on n0", _left(_SHORT, _SILENT)), (_left("it failed (rank 0: reset)", _SILENT),),
     ],
     "run.rank-lost": [
         (
@@ -165,17 +163,13 @@ CASES: Cases = {
         ("FAIL unknown: rank 0, rank 1 on n0", _left("it failed (rank 0: reset)", _SILENT), Ending("lost")),
         # They are slow by themselves, which says nothing of the network.
         *(("UNKNOWN: no data was in transit", Attendance(2, stalled=each), Ending()) for each in _OF_ONE),
-        (_left(_SHORT, _CLOSED), Ending("lost")),
-        (_left(_SHORT, _SHORT), Ending("lost")),
+        (_left(_SHORT, _CLOSED), Ending("lost")), (_left(_SHORT, _SHORT), Ending("lost")),
     ],
     "run.xids": [
-        ("FAIL node: GPU0 on n0", *_heard((0, "79"), others=())),
-        ("FAIL node: GPU0 on n0", *_heard(*[(0, "79")] * 63)),
+        ("FAIL node: GPU0 on n0", *_heard((0, "79"), others=())), ("FAIL node: GPU0 on n0", *_heard(*[(0, "79")] * 63)),
         ("FAIL node: GPU0 on n0", *_heard(*[(0, "79")] * 64)),  # or more
         ("WARN node: GPU0 on n0", *_heard((0, "149"))),  # it may have been fatal
-        ("UNKNOWN: ", *_heard(others=())),
-        ("UNKNOWN: ", *_heard((0, "13"), others=())),
-        _heard((0, "13")),
+        ("UNKNOWN: ", *_heard(others=())), ("UNKNOWN: ", *_heard((0, "13"), others=())), _heard((0, "13")),
     ],
     "run.groups": [
         ("WARN job: tp groups", Groups((_ACROSS,))),
@@ -185,9 +179,7 @@ CASES: Cases = {
     "run.straggler": [
         ("WARN node: rank 7 on n0", *_rungs(*(replace(_RARELY, rounds=n, transfer_us=30.0 * n) for n in (8, 7, 9)))),
         ("WARN node: rank 6, rank 7 on n0", *_rungs(_late((0.0,) * 6 + (5000.0,) * 2, (0,) * 6 + (4,) * 2))),
-        ("NOTE node: rank 0 on a", *_OF_TWO),
-        _rungs(_RARELY),
-        _rungs(_RARELY, *[PUNCTUAL] * 20),
+        ("NOTE node: rank 0 on a", *_OF_TWO), _rungs(_RARELY), _rungs(_RARELY, *[PUNCTUAL] * 20),
         _rungs(_late((9000.0,) + (0.0,) * 7, (1,) + (0,) * 7)),  # one long pause
         _rungs(_late((5000.0,) * 8, (4,) * 8)),
         (replace(rungs_of(LATECOMER)[0], disturbances=(_LOAD,)), rungs_of(LATECOMER)[1]),
@@ -255,13 +247,11 @@ CASES: Cases = {
     "run.nic-traffic": [
         ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),
         ("WARN unknown: n1 mlx5_3:1 on n1", rail_traffic({"mlx5_3:1": 6 << 20})),
-        (NicTraffic((_RIGHT,)),),
-        (rail_traffic(_HALF_IDLE),),
-        (rail_traffic({"mlx5_3:1": 0}, nodes=("n0",)),),
+        (NicTraffic((_RIGHT,)),), (rail_traffic(_HALF_IDLE),), (rail_traffic({"mlx5_3:1": 0}, nodes=("n0",)),),
     ],
     "run.copies": [
         ("FAIL node: GPU3 on n0", Copies((_BETWEEN,)), ExpectedCopies({"n0": {"d2d": _LINKS}}), JUDGED),
         *(("FAIL node: GPU3 on n0", Copies((each,)), BY_SLOT, JUDGED) for each in _OTHER_WAYS),
         (Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED),
     ],
-}
+}  # fmt: skip

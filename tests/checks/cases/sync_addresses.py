@@ -70,9 +70,7 @@ CASES: Cases = {
         _rack("FAIL image: nodes", services=Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))})),
         _rack("FAIL image: n0 on n0", services=_FOREIGN),
         _rack("FAIL image: n1 on n1", services=Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")})),
-        _rack(services=_LISTS),
-        _rack(),
-        _rack(gpus=Every({"n0": TRAY, "n1": _OTHER_RACK})),
+        _rack(services=_LISTS), _rack(), _rack(gpus=Every({"n0": TRAY, "n1": _OTHER_RACK})),
     ],
     "sync.env": [
         *(("FAIL job: NCCL_BUFFSIZE on n2", _third(*each), ANY, Job()) for each in ((_SIZE, PLAIN), (PLAIN, _SIZE))),
@@ -86,4 +84,4 @@ CASES: Cases = {
         (Every({"n0": RING, "n1": PLAIN}), ANY, Job("gloo")),
     ],
     "sync.identity/hostid": [(Every({"n0": PLAIN, "n1": PLAIN}), SYSTEMS)],
-}
+}  # fmt: skip

@@ -83,8 +83,7 @@ CASES: Cases = {
         _nic_count(
             "FAIL node: n3 on n3", interfaces=Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST})
         ),
-        _nic_count(),
-        _nic_count(fabrics=Every({"n0": _efa(), "n1": _efa()})),
+        _nic_count(), _nic_count(fabrics=Every({"n0": _efa(), "n1": _efa()})),
     ],
     "sync.machine/topology": [
         ("WARN unknown: n3 on n3", Every({**TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
@@ -111,4 +110,4 @@ CASES: Cases = {
         (UNLIKE, PLAINS, TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
         (Every({"n0": hcas(8), "n1": hcas(8)}), PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S),
     ],
-}
+}  # fmt: skip

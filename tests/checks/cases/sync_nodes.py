@@ -103,15 +103,13 @@ CASES: Cases = {
         ("WARN job: n2 on n2", placed(at(zone="a", group="g"), at(zone="a", group="g"), at(zone="a", group="h"))),
         ("WARN job: n2 on n2", _below("b1/s1", "b1/s1", "b2/s1")),
         ("WARN job: n3 on n3; NOTE unknown: n2 on n2", _below("b1/s1", "b1/s1", "b1/s2", "b2/s1")),
-        ("NOTE unknown: n[0-1] on n0 n1", below("s1", "s2")),
-        ("WARN job: n2 on n2", _below("b1/s1", "b1/s1", "s9")),
+        ("NOTE unknown: n[0-1] on n0 n1", below("s1", "s2")), ("WARN job: n2 on n2", _below("b1/s1", "b1/s1", "s9")),
         ("NOTE unknown: n[0-1] on n0 n1", placed(at(host="h1"), at(host="h1"), at(host="h2"))),
         # what is known to be wrong is said
         ("WARN job: n[0-1] on n0 n1", placed(at(zone="a"), at(zone="b"), Placement())),
         ("UNKNOWN: the placement of n1 is unknown; set NCCLPROBE_PLACEMENT", placed(at(zone="a"), Placement())),
         ("UNKNOWN: placement of n[1-2] is", placed(at(zone="a"), Placement(), Absent("refused"))),
-        (placed(_EAST, _EAST),),
-        (_below("b1/s1", "b1/s1", "b2/s1", "b2/s1"),),
+        (placed(_EAST, _EAST),), (_below("b1/s1", "b1/s1", "b2/s1", "b2/s1"),),
         (_below("b1/s1", "b1/s1", "s9", "s9"),),  # of other depths, from the switch above the node
     ],
-}
+}  # fmt: skip

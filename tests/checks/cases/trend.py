@@ -15,7 +15,6 @@ CASES: Cases = {
     ],
     "trend.flapping": [
         ("WARN link: ib.state mlx5_3:1", History(faults_of(25.0, 9.0, 1.0, there=False))),
-        (History(faults_of(70.0, 50.0, 1.0)),),
-        (History(GOOD, series_of(LOST)),),
+        (History(faults_of(70.0, 50.0, 1.0)),), (History(GOOD, series_of(LOST)),),
     ],
-}
+}  # fmt: skip
