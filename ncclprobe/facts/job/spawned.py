@@ -45,6 +45,7 @@ def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent:
         missing = tuple(number for number in range(world) if number not in {*numbers.values()})
         ended = missing if all_here and len(missing) < len(numbers) else ()  # else they may be on other nodes
         return Numbering(numbers, world, own_store(host, first) if numbers[first[0]] == 0 else "", ended)
+    started = living if world == len(living) else started  # what has exited beside them was no rank
     address = own_store(host, living) if started[0] == living[0] else ""
     if not address or world > len(started):
         return Numbering({}, world, address)
