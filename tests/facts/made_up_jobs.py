@@ -12,9 +12,10 @@ from unittest import mock
 from conftest import FACTS
 
 from ncclprobe.facts.environment import release_settings
-from ncclprobe.facts.job.meeting import Connection, JobStore, agent, decoded, meetings
+from ncclprobe.facts.job.meeting import Agent, Connection, JobStore, agent, decoded, meetings
 from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
-from ncclprobe.facts.launcher import Flags, counts, detect, half_given, no_master
+from ncclprobe.facts.job.ranks import JobProcess, LocalRanks, places_met
+from ncclprobe.facts.launcher import Flags, Launch, counts, detect, half_given, no_master
 from ncclprobe.host import polls
 from ncclprobe.logs import nccl_lines, texts, torch_lines
 from ncclprobe.logs.torch_lines import Progress, TimedOutWork
@@ -131,7 +132,7 @@ def _suspects(call: str, awaits: int, *children: dict[str, Any]) -> object:
 
 def _at_store(resolved: str | Absent, *strangers: str) -> object:
     sockets = tuple(Connection(0, "[::]:29500", "", "listening", stranger=each) for each in strangers)
-    store = JobStore("n1", 29500, resolved, "10.0.0.5", sockets)
+    store = JobStore("n1", 29500, resolved, "10.0.0.5", Absent("no") if "?" in strangers else sockets)
     return store.here, store.stranger, str(store)
 
 
@@ -150,6 +151,17 @@ def _meetings(addresses: Sequence[str], agents: Sequence[int], **refused: HostEr
         return {**_MET_BY, "resolve": json.dumps({"addresses": addresses}), "at_port": "[]"}[kind]
 
     return meetings(SimpleNamespace(ask=said), [("n1", 1), ("n1", 1)], [7], agents)
+
+
+def _places_met(*masters: tuple[str, int | None], agents: Sequence[str] = ()) -> object:
+    """Return the stores that are examined, and the questions about sockets there."""
+    host = mock.Mock(ask=mock.Mock(side_effect=Denied("no")))
+    ranks = tuple(JobProcess(60 + n, 1, "x", n, Launch(master_addr=at, master_port=port))
+                  for n, (at, port) in enumerate(masters))  # fmt: skip
+    here = LocalRanks(ranks, agents=tuple(Agent(70 + n, address=at, port=29400) for n, at in enumerate(agents)))
+    found = places_met.run(host, here)
+    asked = [each.args for each in host.ask.mock_calls if each.args[0] in ("at_port", "connections")]
+    return [str(each) for each in found.masters], asked
 
 
 _NEARBY = "while True:\n    if q.empty():{}\n    time.sleep(1)\n"
@@ -184,13 +196,17 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "PET_MASTER_ADDR": "n3"}) for name, text in (("rdzv_endpoint", "[::1]:29400"), ("rdzv_endpoint", "n1"),
             ("rdzv_endpoint", "n1:"), ("nnodes", "1:4:9"), ("nnodes", "\u0663"), ("nnodes", "4x"),
             ("node_rank", "1234567890"), ("master_port", "0"), ("node_rank", "0")))]),
-        "texts of children": (lambda text: decoded(text, list[int]), ["[]", "[1, 2]", "{}", "[" * 100_000, "[x]",
-            '["' + "y" * 99]),
+        "texts of children": (lambda text, kind=list[int]: decoded(text, kind), ["[]", "[1, 2]", "{}", "[" * 100_000,
+            "[x]", '["' + "y" * 99, ("[" * 100_000, object)]),
         "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), ("[::1]",), (Absent("no"),),
-                               ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)")]),
+                               ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)"),
+            ("127.0.0.1", "?")]),
         "the same store": (_same, [("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
             ("n2", 29500, "10.0.0.7"), ("localhost", 29500, "127.0.0.1")]),
         "meetings": (_meetings, [(["::1", "10.0.0.5"], []), (["::1"], [9])]),
+        "places where ranks meet": (lambda masters, agents: _places_met(*masters, agents=agents), [
+            ([("n1", 29500), ("n1", 29500), ("n2", 1)], []), ([("", 29500), ("n1", None), ("n2", 7)], []),
+            ([], ["n1", "", "n2"])]),
         "meetings that are not known": (lambda kind: _meetings(["n"], [9], **{kind: Denied("no")}), [
             "resolve", "route", "at_port", "connections"]),
         "what a rank waits for": (_suspects, [("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}),

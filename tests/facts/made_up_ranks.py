@@ -9,6 +9,7 @@ from ncclprobe.facts.job import stacks
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import HostError, Missing
 from ncclprobe.model.snapshot import Absent
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
@@ -25,9 +26,9 @@ def process(pid: int, rank: int | None, parent: int = 1, *, library: bool | None
     }
 
 
-def found(*given: dict[str, Any], pid: int = 0, env: dict[str, str] | None = None, **more: Any) -> LocalRanks:
+def found(*given: dict[str, Any], pid: int = 0, env: object = {}, **more: Any) -> LocalRanks:
     said = json.dumps({"time_s": 1.0, "processes": given, **more})
-    answers: Any = {("ranks", pid, *QUESTION): said, ("env",): json.dumps(env or {})}
+    answers: Any = {("ranks", pid, *QUESTION): said, ("env",): env if isinstance(env, HostError) else json.dumps(env)}
     return local_ranks.run(Replay(answers | {(SAMPLE, "attach"): json.dumps({"pid": pid})}, older=False), AskedJob(pid))
 
 
@@ -75,14 +76,23 @@ def of_spawned(
     """
     said = json.dumps({"time_s": 1.0, "processes": processes})
     own = sorted(each["pid"] for each in processes if each["parent"] == 9 and each.get("state") != "Z")
-    kept = {"version": "2.10", "pg_config": {"": {"name": "", "desc": "", "ranks": groups}}, "entries": []}
+    kept = {
+        "version": "2.10",
+        "pg_config": {each: {"name": each, "desc": "", "ranks": each} for each in groups.split("|")},
+        "entries": [],
+    }
     answers = {
         ("ranks", pid, *QUESTION): said if pid else json.dumps({"time_s": 1.0, "processes": []}),
         ("ranks", -1): said,
         **{("connections", 0, *asked): json.dumps(connections) for asked in (own, own[:3], own[1:])},
         ("connections", 0, 9): json.dumps([each for each in connections if each["pid"] == 9]),
         ("at_port", 29500, 11): json.dumps([{"pid": 11, "local": "[::]:29500", "peer": "", "state": "listening"}]),
-        ("at_port", 40011, 11): json.dumps([]),
+        ("at_port", 40011, 11): json.dumps(
+            [
+                {"pid": 11, "local": "", "peer": "", "state": "established"},
+                {"pid": 12, "local": "", "peer": "", "state": "listening"},
+            ]
+        ),
         **{("numbers", each): json.dumps(numbers) for each, numbers in (told or {}).items()},
         **({("server", own[0], "fr_trace_json", 0): json.dumps(kept)} if groups else {}),
     }
@@ -187,12 +197,22 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ([process(10, 0), process(11, 1), process(12, 2), second()], 0), ([FIRST, second() | {"start": 40011}], 0),
             ([process(9, None, library=None), process(10, 0, 9), process(11, 1, 8)], 9), ([process(10, 0, 11),
             process(11, 1, 10)], 0), ([process(10, 0), process(11, 5, LOCAL_RANK="1")], 0), ([process(10, 0,
-            WORLD_SIZE="", LOCAL_WORLD_SIZE=""), OTHER], 0), ([process(10, 0, LOCAL_RANK=""), process(11, 1)], 0)]),
+            WORLD_SIZE="", LOCAL_WORLD_SIZE=""), OTHER], 0), ([process(10, 0, LOCAL_RANK=""), process(11, 1)], 0),
+            ([process(10 + n, n, WORLD_SIZE="9", LOCAL_WORLD_SIZE="9") for n in (0, 2, 3, 4, 5, 6, 7)], 0),
+            *(([process(pid, n, parent, MASTER_PORT=port, WORLD_SIZE=world, LOCAL_WORLD_SIZE="") for pid, n, parent,
+            port in ((10, 0, 5, "29500"), (11, 1, 6, "29500"), (12, 2, 5, "29501"), (13, 3, 6, "29501"))], 0)
+            for world in ("4", "8")), ([process(pid, None, MASTER_ADDR="127.0.0.1", **{**TASK, "SLURM_PROCID": n,
+            "SLURM_STEP_NUM_TASKS": "4"}) for pid, n in ((10, "0"), (12, "2"))], 0),
+            *(([{**process(10, 0, library=library), "python": python}, process(11, 0, 10, library=False)], 0)
+            for library, python in ((None, True), (False, False), (False, True))),
+            ([process(10, None, library=False, **TASK)], 0), ([process(10, 0, 5), process(11, 1, 5),
+            process(12, 3, 5, WORLD_SIZE="6", LOCAL_WORLD_SIZE="6"), OTHER], 0)]),
         "tables of jobs": (lambda *processes: running.jobs(found(*processes)), [(process(10, 0), process(11, 1, 10)), (
             {**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}, process(11, 1, 10),
             {**OTHER, "program": "finetune.py"}), (process(10, 0, MASTER_ADDR=""), OTHER)]),
         "ranks of Slurm steps": (lambda env, more: told(found(*STEPS, env=env, **more)), [({"SLURM_JOB_ID": "2"}, {}),
-            ({}, {}), ({"SLURM_JOB_ID": "3"}, {}), ({"SLURM_JOB_ID": "1"}, {"hidden": 3, "late": ["7: x"]})]),
+            ({}, {}), ({"SLURM_JOB_ID": "3"}, {}), (Missing("no"), {}),
+            ({"SLURM_JOB_ID": "1"}, {"hidden": 3, "late": ["7: x"]})]),
         "ranks of a program": (lambda parent, children, connections,
             more: told(of_spawned(parent, *children, connections=connections, **more)), [(PARENT, CHILDREN, ALL, {}),
             (PARENT, CHILDREN, ALL, {"pid": 0}), (PARENT, CHILDREN, meets(11), {}),
@@ -229,7 +249,19 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             *ALL, {"pid": 12, "local": "127.0.0.1:12", "peer": "127.0.0.1:77"},
             {"pid": 14, "local": "127.0.0.1:77", "peer": "127.0.0.1:12"}], {}),
             (PARENT, [*CHILDREN, HELPER], [*ALL, *MESH[:1]], {}), (PARENT, CHILDREN,
-            [*meets(11, 12), *meets(11, 12, 13, at="127.0.0.1:5")], {})]),
+            [*meets(11, 12), *meets(11, 12, 13, at="127.0.0.1:5")], {}),
+            (PARENT, [CHILDREN[0], {**CHILDREN[1], "name": "pt_data_worker"}], [], {"pid": 0}), (PARENT, [*CHILDREN,
+            process(19, None), process(21, None, 19), process(22, None, 19)], ALL, {"pid": 0}),
+            (NODE, OF_NODE, [*ALL, {**JOINED, "peer": "n1:443"}], {}), (NODE, OF_NODE, [*ALL, JOINED,
+            {**JOINED, "peer": "n1:443"}], {}), (NODE, OF_NODE[:2], meets(11, 12), {}), (NODE, OF_NODE[:1], meets(11),
+            {}), (PARENT, TWO, MET, {"told": OF_TWO, "groups": "[0, 1, 2, 3, 4]"}), (PARENT, BETWEEN, MET, {
+            "groups": "[0, 1]"}), (PARENT, TWO, MET, {"groups": "[0, 1]|[0, 1, 2, 3]|[0]"}), (PARENT, TWO, [], {"told":
+            {11: {"rank": 0, "world": 3, "world_size": 4}, 13: {"rank": 2}, 9: {"world": 3}}}), (PARENT,
+            [*TWO, HELPER], [*MET, {"pid": 11, "local": "127.0.0.1:11", "peer": "127.0.0.1:13"}, {"pid": 13,
+            "local": "127.0.0.1:13", "peer": "127.0.0.1:11"}], {}), (PARENT, [*CHILDREN, HELPER], [*ALL, *MESH,
+            {"pid": 14, "local": "127.0.0.1:14", "peer": "127.0.0.1:99"}], {}), (PARENT, CHILDREN, [*meets(11),
+            *meets(12, at="127.0.0.1:5")], {}), (PARENT, CHILDREN, meets(11)[::-1], {}),
+            (PARENT, CHILDREN, meets(11, at="127.0.0.1:5"), {})]),
         "the thread that decides": (lambda threads: _stack(*threads), [*(
             ([thread(7, (call, file), ("main", TRAIN)), ASIDE],)
             for call in ("join", "result", "shutdown", "_shutdown", "get") for file in (THREADING,

@@ -75,5 +75,4 @@ _FIELDS = {
 def xids(host: Host) -> tuple[Event, ...]:
     """Return this boot's kernel messages about failed GPUs."""
     lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
-    found = events((float(at), str(line)) for at, line in lines)
-    return tuple(event for event in found if event.kind in ("xid", "lost"))
+    return tuple(events((float(at), str(line)) for at, line in lines))

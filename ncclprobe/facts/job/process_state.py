@@ -91,7 +91,7 @@ def _is_stuck(child: Child, at: LiveRank) -> bool:
     An idle worker of a data loader polls. One that sleeps does not, and one that waits for a lock may have inherited it
     locked through a fork. A pipe that the rank does not have carries no work from the rank.
     """
-    outside = child.call in OUTSIDE and not (child.file.startswith("pipe:") and child.file in at.pipes)
+    outside = child.call in OUTSIDE and child.file not in at.pipes
     held = child.name == LOADER and child.call in ("futex", "nanosleep")
     return outside or held or (at.call in WRITES and at.file in child.pipes)
 
