@@ -13,7 +13,7 @@ from typing import Any, get_args
 import fake_rails
 from fake_site import KEY
 from fake_site import capture as site_capture
-from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, filled, lost_by_all, readings
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, filled, lost_by_all, on, readings
 from report import samples
 from report.html import made
 from report_lines import lines
@@ -237,6 +237,13 @@ def _booted(node: str, day: float, boot: str, gpus: str = "") -> Report:
     return replace(report, environment={node: replace(report.environment[node], boot=boot, gpus=gpus)})
 
 
+def _in_pairs(days: int, since: int) -> list[Report]:
+    """Return a report a day of three nodes in pairs, of which n3 becomes slow."""
+    ways = [*itertools.permutations(("n1", "n2", "n3"), 2)]
+    made = (tuple(_pair(*way, 20.0 if day >= since and "n3" in way else 48.0) for way in ways) for day in range(days))
+    return [replace(_on("n1", "n2", "n3", pairs=pairs), started=on(day)) for day, pairs in enumerate(made)]
+
+
 _REPAIRED = [day_of(f"w{node}", 20 + day + node / 100, rate=394.0) for day in range(6) for node in range(6)]
 _STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
     "a driver": lambda: _fallen("n1", 40, 30, 30),
@@ -263,6 +270,42 @@ _STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
     "no GPUs known": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b2")],
     "no boot known": lambda: [_booted("a", 0, ""), _booted("b", 1, "")],
     "two at once": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b1"), _booted("a", 2, "b1")],
+    "GPUs exchanged": lambda: [_booted("a", 0, "b1", "g1"), _booted("a", 1, "b2", "g2"), _booted("b", 2, "b3", "g2")],
+    "GPUs lent": lambda: [_booted("a", 0, "b1", "g1"), _booted("a", 1, "b2", "g2"), _booted("b", 2, "b3", "g1")],
+    "names against their order": lambda: [_booted("z", 0, "b1"), _booted("a", 1, "b1")],
+    "a node that was always slow": lambda: [
+        *lost_by_all(4, 20, 10, 0.10),
+        *_fallen("w9", 20, 99, 10),
+        *(day_of("slow", day + 0.5, rate=200.0 if day < 10 else 170.0) for day in range(20)),
+    ],
+    "two numbers": lambda: [
+        replace(
+            each,
+            measurements=(
+                *each.measurements,
+                *(replace(row, op="reduce", busbw_GBps=2 * row.busbw_GBps - 394.0) for row in each.measurements),
+            ),
+        )
+        for each in lost_by_all(4, 20, 10, 0.1)
+    ],
+    "a driver of three": lambda: [*_beside(3, 30, 20), *_fallen("slow", 30, 20, 20)],
+    "a driver of two": lambda: [*_beside(2, 30, 20), *_fallen("slow", 30, 20, 20)],
+    "two partners": lambda: _in_pairs(26, 15),
+    "two partners, late": lambda: (made := _in_pairs(26, 15))[:8] + made[9:20] + made[8:9] + made[20:],
+    "firmware known late": lambda: [
+        replace(
+            each,
+            environment={
+                "n1": NodeEnvironment(
+                    {
+                        "driver": each.environment["n1"].versions["driver"],
+                        **({"NIC firmware": "28.39"} if day >= 30 else {}),
+                    }
+                )
+            },
+        )
+        for day, each in enumerate(_fallen("n1", 40, 30, 30))
+    ],
     "late": lambda: [day_of("n7", day, *([DOWN] if day in (1, 2) else [])) for day in (0, 3, 1, 2)],
     "back and forth": lambda: [day_of("n7", day, *([DOWN] if day in (2, 9, 16) else [])) for day in range(21)],
     "down since": lambda: [day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(10)],

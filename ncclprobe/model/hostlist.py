@@ -31,7 +31,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 def _choices(inside: str, plain: str) -> list[str]:
     """Return the alternatives of one bracket; stops at one more than allowed, which is enough to refuse it."""
-    return list(islice(_numbers(inside), bounds.HOST_NAMES + 1)) if inside or not plain else [plain]
+    return list(islice(_numbers(inside), bounds.HOST_NAMES + 1)) if not plain else [plain]
 
 
 def _numbers(inside: str) -> Iterator[str]:

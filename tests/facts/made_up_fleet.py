@@ -1,8 +1,9 @@
 """What reports tell of nodes, and what becomes of it: `command_values/texts.txt` keeps it in all words."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, days, on
@@ -72,6 +73,30 @@ def _fell(*spells: tuple[float, float, float], how: str = "8 ranks, NCCL 2.28", 
     sum_ = Sum("degraded", 9.0, 5, -0.2, -0.2, FIRST_S + since * DAY_S) if since is not None else Sum()
     own = replace(sum_, spells=tuple((FIRST_S + a * DAY_S, FIRST_S + b * DAY_S, lost) for a, b, lost in spells))
     return Series(replace(_RATE, how=how), Drift(12, 12, 6.0, own=own), FIRST_S, FIRST_S + 40 * DAY_S)
+
+
+def _unjudged(count: int, name: str, *waiting: float) -> Series:
+    return replace(_fell(), number=replace(_RATE, name=name), drift=Drift(count, count, 6.0, waiting=waiting))
+
+
+def _many(day: int, count: int, boot: str = "", **counters: int) -> NodeReport:
+    """Return what a day tells: so many faults to watch, whose check looked, and counters."""
+    faults = tuple(Fault("c", f"s{n}", Severity.WARN, "node", "unsure", "m") for n in range(count))
+    return NodeReport("n1", FIRST_S + day * DAY_S, faults, ("c",), boot=boot, counters=counters)
+
+
+def _days(*of: Any) -> object:
+    tests = [(*extract.told(day_of("n1", at, *found), "r.json"), f"{at}.json") for at, *found in of]
+    return [(each.state, *each.words, each.source) for each in node_health.days(tests, []).values()]
+
+
+def _ends(*offs: Sequence[float]) -> object:
+    """Return how a course ends whose logarithms are so far off."""
+    end = drift.course(
+        Reading(FIRST_S + day * DAY_S, math.exp(6.0 + off), 0.05) for day, off in enumerate(chain(*offs))
+    )
+    own = end.own
+    return end.count, len(end.waiting), round(own.height, 4), round(own.lost, 4), own.since_s, own.state, own.spells
 
 
 def _hot(*subjects: str) -> list[Finding]:
@@ -153,7 +178,22 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             (days([], []), [_fell((0, 1, -0.1), (2, 3, -0.2))]), (days([]), [_fell(),
             replace(_fell(how="8 ranks, NCCL 2.30"), first_s=FIRST_S + DAY_S)]), (days([]),
             [replace(_fell(how="8 ranks"), first_s=FIRST_S + DAY_S), _fell()]),
-            (days(*[[]] * 72), [_fell(), replace(_fell(), last_s=0.0)])]),
+            (days(*[[]] * 72), [_fell(), replace(_fell(), last_s=0.0)]),
+            (days(_hot("a"), [], _hot("b"), _hot("a", "b")),), (days([], [], []), [_unjudged(3, "a"),
+            _unjudged(5, "b"), replace(_fell(), drift=Drift(12, 12))]), (days([]), [_unjudged(0, "a", 0.1, 0.2),
+            _unjudged(1, "b")]), (days([], []), [_fell(*((day, day + 1, -0.1) for day in (0, 2, 4, 6)))]),
+            (days([], []), [_fell(*((day, day + 0.5, -0.1) for day in (-9, 9, 10)))]),
+            (days([]), [replace(_fell(), changed=("x" * 300, "y" * 99))]), (days([]), [replace(_fell(since=0),
+            changed=("x" * 300, "y" * 99, "z"))]), (days([]), [replace(_fell(since=0), drift=Drift(12, 12, 6.0,
+            own=Sum("degraded", 9.0, 5, -0.2, -0.2)))]),
+            ([_many(0, bounds.FLEET_FAULTS), _many(1, 1, "a", x=0), _many(2, 7, "a", x=1)],),
+            ([_many(0, bounds.FLEET_FAULTS - 1), *(_many(day, 0, "a", x=day, y=max(0, day - 1)) for day in range(4))],),
+            ([_many(0, bounds.FLEET_FAULTS), *(_many(day, 0, "a", x=day) for day in range(1, 5))],)]),
+        "days of a node": (_days, [((0, DOWN), (0.25,)), ((0,), (0.25, DOWN)), ((0, DOWN), (0.25, *_hot("a"))),
+            ((0, *_hot("a")), (0.25, DOWN)), ((0, *_hot("a")), (1, *_hot("a")))]),
+        "courses of a number": (_ends, [([0.0] * 12, [-0.09], [-0.061] * 120),
+            ([0.0] * 12, [-0.09], [-0.061] * 120, [0.3] * 2), ([0.0] * 13, [-0.4] * 8),
+            ([0.0] * 12, *[[*[-0.5] * 4, *[0.0] * 4]] * 20)]),
         "events that were accepted": (lambda at: [each.what for each in node_health.events(days([]),
             [_fell((0, 1, -0.1))], [NodeEvent(FIRST_S + at * DAY_S, "accepted")])], [(1,), (2,)]),
         "partners of a loss": (lambda *names: drift.course([Reading(FIRST_S + day * DAY_S, 300.0 if day > 19 else 391.0,

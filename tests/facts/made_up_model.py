@@ -1,8 +1,10 @@
 """Lists, sizes, plans, statistics and values of `model`: `command_values/texts.txt` keeps what is made of each."""
 
+import importlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 from unittest import mock
@@ -16,7 +18,7 @@ from ncclprobe.model.pair_results import Localisation
 from ncclprobe.model.snapshot import Absent, unlearned, vote
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.training import Grid, Model
-from ncclprobe.model.values import Same, replace
+from ncclprobe.model.values import Same, Struct, replace
 from tests.report import samples
 
 _KIND = ("NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled cuda error (run with "
@@ -86,6 +88,29 @@ def _placed(**changes: Any) -> float:
 
 def _digests(*texts: str) -> object:
     return [reports.digest(text)[:12] for text in texts]
+
+
+_ROOMS = ("model", "facts", "fleet", "nccl", "nccl_tests", "expect", "localise", "logs", "engine", "report", "checks")
+
+
+def _unless_given(module: str) -> list[str]:
+    """Return the fields of a module's values that may be left out, and what they are then."""
+    found = []
+    for name, of in vars(importlib.import_module(module)).items():
+        if isinstance(of, type) and of.__module__ == module and issubclass(of, Struct):
+            fields, values = of.__struct_fields__, of.__struct_defaults__
+            found.append(f"{name} {dict(zip(fields[len(fields) - len(values) :], values, strict=True))}")
+        elif isinstance(of, type) and of.__module__ == module and issubclass(of, tuple):
+            found.append(f"{name} {of._field_defaults}")  # type: ignore[attr-defined]
+    return [each for each in found if not each.endswith("{}")]
+
+
+def _modules() -> Iterator[tuple[str]]:
+    """Yield the modules whose values may be left out in part."""
+    for room in _ROOMS:
+        path = importlib.import_module(f"ncclprobe.{room}").__path__
+        names = (each.name for each in pkgutil.walk_packages(path, f"ncclprobe.{room}."))
+        yield from ((name,) for name in names if _unless_given(name))
 
 
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
@@ -233,6 +258,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
                 "Missing")), ()]),
         "one value": (lambda one, other: (Same(one) == Same(other), Same(one) == one), [(text := "ab", text), ([1],
             [1])]),
+        "what values are unless given": (_unless_given, [*_modules()]),
         "exit codes of commands": (lambda command: outcomes.epilog(command), [(command,
             ) for command in outcomes.OUTCOMES]),
     }  # fmt: skip

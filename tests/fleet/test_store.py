@@ -170,6 +170,34 @@ def test_a_node_goes_on_under_another_name(tmp_path: Path) -> None:
         assert [each.name for each in fleet.standings()] == ["newest"]
 
 
+def test_what_is_done_to_a_node_that_is_not_there_or_has_that_name_changes_nothing(tmp_path: Path) -> None:
+    filled(tmp_path / "fleet.db", *(day_of(f"n{n}", n, DOWN) for n in range(3)))
+    with store.opened(tmp_path / "fleet.db", DEADLINE_S) as fleet:
+        before = fleet.standings(), [fleet.history(name, 9) for name in ("n0", "n1", "n2", "no", "x")]
+        fleet.accept("no", "me", FIRST_S)
+        fleet.forget("no")
+        fleet.rename("no", "x")
+        fleet.rename("no", "n1")
+        fleet.rename("n1", "n1")
+        assert before == (fleet.standings(), [fleet.history(name, 9) for name in ("n0", "n1", "n2", "no", "x")])
+
+
+@each_row("day, counts", [(30, True), (31, False)])
+def test_a_node_is_a_sibling_for_thirty_days_in_whatever_order_reports_come(
+    day: int, counts: bool, tmp_path: Path
+) -> None:
+    for since in (day + 0.5, day - 0.5):  # other nodes are measured on the same day, or not
+        made = [day_of(f"m{n}", at) for at in (0, since) for n in range(8)]
+        made = [*made[: 8 if since < day else 16], day_of("n1", day + 0.75)]
+        for number, order in enumerate((made, made[::-1])):
+            filled(path := tmp_path / f"{since}-{number}.db", *order)
+            stands(path)
+            with store.opened(path, DEADLINE_S) as fleet:
+                history = fleet.history("n1", 0)
+            assert history
+            assert (history.series[0].drift.siblings_first is not None) == counts, (since, number)
+
+
 def test_a_row_that_is_damaged_is_left_out_and_the_others_are_shown(tmp_path: Path) -> None:
     rows = ["standing = x'ff00', course = '['", "standing = '{'", 'course = \'{"tests": 3, "last\'']
     for number, damage in enumerate(rows):
@@ -227,8 +255,8 @@ def test_a_full_disk_leaves_whole_reports(tmp_path: Path) -> None:
 def test_a_writer_that_does_not_end_is_waited_for_no_longer_than_was_asked_and_told_from_what_cannot_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+    def refuses(number: int) -> None:
+        raise OSError(number, os.strerror(number))
 
     path, (one, two) = tmp_path / "fleet.db", (day_of("n1", day) for day in range(2))
     filled(path, one)
@@ -238,9 +266,11 @@ def test_a_writer_that_does_not_end_is_waited_for_no_longer_than_was_asked_and_t
         with pytest.raises(UsageError, match=r"another writer has held it for 0\.2 s; try again"):
             filled(path, two, patience_s=0.2)
         assert time.monotonic() - begun < DEADLINE_S
-        monkeypatch.setattr("fcntl.lockf", refuses)
-        with pytest.raises(UsageError, match="is on a file system without locks"):
-            filled(path, two, patience_s=0.1)
+        for number in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EAGAIN):
+            monkeypatch.setattr("fcntl.lockf", lambda *_, number=number: refuses(number))
+            why = "another writer has held it" if number == errno.EAGAIN else "is on a file system without locks"
+            with pytest.raises(UsageError, match=why):
+                filled(path, two, patience_s=0.1)
         monkeypatch.undo()
         other.execute("ROLLBACK")
     assert filled(path, two) == [True]
