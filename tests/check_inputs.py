@@ -45,15 +45,11 @@ def _set_inputs() -> Iterator[tuple[str, object]]:
     """Yield what is said of each line, and on which machines, without what is said of every line there."""
     clouds, names, devices, parts, files = _LINES
     hosts = {
-        "hgx-h100": (TWO_NODES, names + devices + parts),
-        "hgx-h100 alone": (ALONE, devices + parts),
-        "l40s-8": (ONE_NODE, parts + devices),
-        "gb200-tray unseen": (Absent("not seen"), parts[:16] + devices),
+        "hgx-h100": (TWO_NODES, names + devices + parts), "hgx-h100 alone": (ALONE, devices + parts),
+        "l40s-8": (ONE_NODE, parts + devices), "gb200-tray unseen": (Absent("not seen"), parts[:16] + devices),
         "dgx-1v blind": (Launch("slurm", 0, 16, 0, 8, 2), devices + parts),
-        **{f"hgx-h100 {cloud}": (TWO_NODES, clouds) for cloud in _CLOUDS},
-        "aws-p4d": (TWO_NODES, clouds),
-        "aws-p4d one": (ONE_NODE, clouds),
-    }
+        **{f"hgx-h100 {cloud}": (TWO_NODES, clouds) for cloud in _CLOUDS}, "aws-p4d": (TWO_NODES, clouds),
+        "aws-p4d one": (ONE_NODE, clouds)}  # fmt: skip
     found: dict[str, dict[str, list[str]]] = {}
     for name, (launch, lines) in hosts.items():
         machine, _, more = name.partition(" ")

@@ -274,13 +274,8 @@ def _pasted_inputs(folder: Path) -> Rows:
 
 def _jobs_as_json_inputs(folder: Path) -> Rows:
     for name in (
-        "straggler",
-        "desync-other-size",
-        "crash-killed",
-        "silent-stopped-2",
-        "healthy-torchrun",
-        "rank-twice",
-    ):
+        "straggler", "desync-other-size", "crash-killed", "silent-stopped-2", "healthy-torchrun",
+        "rank-twice"):  # fmt: skip
         logs = sorted((DATA / "failures" / name).glob("*.gz"))
         yield name, ["explain", *map(str, logs), "--json", "-"]
         for form in UNTIMED_FORMS:

@@ -240,9 +240,7 @@ _TWO_NODES = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl", {"tor
                           gpus=("GPU-0000", "GPU-0003", 1, 2))  # fmt: skip
 _OVER_GLOO, _ASKED = replace(_TWO_NODES, backend="gloo", gpus=()), RunRequest(ops=("all_reduce",), sizes=(_MiB, _GiB))
 _BAND, _LOOSE = (
-    Band("all_reduce", _MiB, _MiB, BAND),
-    replace(BAND, threshold=0.0, worst="unjudged", known="loose: x"),
-)
+    Band("all_reduce", _MiB, _MiB, BAND), replace(BAND, threshold=0.0, worst="unjudged", known="loose: x"))  # fmt: skip
 _LARGE = replace(ROW, nbytes=_GiB, wrong=0)
 _PAIR = PairRow(src=0, dst=1, src_end="n0", dst_end="n1", GBps=20.0, min_us=1.0, max_us=1.0, samples_us=(1.0,) * 5,
                 nbytes=1 << 26, latency_nbytes=8, latency_us=9.0, time_us=1.0)  # fmt: skip

@@ -51,11 +51,8 @@ def infiniband(name: str, lid: int, faults: str = "", **settings: object) -> str
 def environment(library: Path, folder: Path, *devices: str, faults: str = "") -> dict[str, str]:
     """Return the variables by which a process finds the library and its devices."""
     return {
-        "LD_LIBRARY_PATH": str(library),
-        "FAKE_VERBS_FABRIC": str(folder / "fabric"),
-        "FAKE_VERBS_DEVICES": ";".join(devices),
-        "FAKE_VERBS_FAULTS": faults,
-    }
+        "LD_LIBRARY_PATH": str(library), "FAKE_VERBS_FABRIC": str(folder / "fabric"),
+        "FAKE_VERBS_DEVICES": ";".join(devices), "FAKE_VERBS_FAULTS": faults}  # fmt: skip
 
 
 @contextlib.contextmanager

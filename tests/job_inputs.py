@@ -95,20 +95,9 @@ def _shares_inputs() -> Rows:
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "standing": lambda: ((name, standing.kept(found)) for name, found in standing_cases.rows()),
-    "mixed-jobs": mixed.rows,
-    "arrivals": meeting.rows,
-    "slow-pairs": slow_pairs.rows,
+    "mixed-jobs": mixed.rows, "arrivals": meeting.rows, "slow-pairs": slow_pairs.rows,
     "logs-ends": lambda: whole.outcomes((*ends.TEXTS, *healthy.TEXTS)),
-    "logs-reasons": lambda: whole.outcomes(reasons.TEXTS),
-    "logs-others": lambda: whole.outcomes(others.TEXTS),
-    "events": events.events,
-    "mixed-logs": mixed_logs.rows,
-    "log-lines": words.rows,
-    **drawn.FUNCTIONS,
-    "parted": parted.rows,
-    "shares": _shares_inputs,
-    "pasted-forms": _forms_inputs,
-    "pasted-joined": _joined_inputs,
-    "pasted-nodes": _pastes_inputs,
-    "pasted-settings": _settings_inputs,
-}
+    "logs-reasons": lambda: whole.outcomes(reasons.TEXTS), "logs-others": lambda: whole.outcomes(others.TEXTS),
+    "events": events.events, "mixed-logs": mixed_logs.rows, "log-lines": words.rows, **drawn.FUNCTIONS,
+    "parted": parted.rows, "shares": _shares_inputs, "pasted-forms": _forms_inputs, "pasted-joined": _joined_inputs,
+    "pasted-nodes": _pastes_inputs, "pasted-settings": _settings_inputs}  # fmt: skip

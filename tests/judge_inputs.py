@@ -151,13 +151,8 @@ def _judging_inputs() -> Rows:
         note("wall", f"{UNSEEN}it is gone"), note("door", f"{UNSEEN}it is gone"), note("wall", "is painted twice"),
     ]  # fmt: skip
     for name, given in (
-        ("fails", [WALL]),
-        ("warns", [warn("wall", "x")]),
-        ("notes", [note("wall", "x")]),
-        ("twice", [warn("wall", "x"), WALL]),
-        ("both", [WALL, fail("door", "x")]),
-        ("nothing", []),
-    ):
+        ("fails", [WALL]), ("warns", [warn("wall", "x")]), ("notes", [note("wall", "x")]),
+        ("twice", [warn("wall", "x"), WALL]), ("both", [WALL, fail("door", "x")]), ("nothing", [])):  # fmt: skip
         across = [replace(kind(subject, "differs"), nodes=nodes) for kind in (fail, warn) for subject, nodes in (
             ("wall", ("n0",)), ("wall", ("n1",)), ("wall", ("n0", "n1")), ("wall", ()), ("door", ("n0",)),
             ("wall, door", ("n0",)), ("n0 wall", ("n0",)))]  # fmt: skip
@@ -229,10 +224,8 @@ def _suppressed_inputs() -> Rows:
     """Which checks patterns select, which findings they hide, and what is then concluded."""
     verdict = Verdict("made.first", "n0", Status.FAIL, "t", findings=(WALL, warn("door=2", "x"), note("wall", "y")))
     others = [
-        replace(verdict, findings=()),
-        replace(verdict, id="ib.state"),
-        replace(verdict, status=Status.PASS, findings=(note("wall", "z"),)),
-    ]
+        replace(verdict, findings=()), replace(verdict, id="ib.state"),
+        replace(verdict, status=Status.PASS, findings=(note("wall", "z"),))]  # fmt: skip
     for patterns in (["made.*=wall"], ["made.first=door=2"], ["made.first=d*", "made.first=w*"], ["*=*"],
                      ["made.first"], ["ib.state=wall"], ["made.f=wall"], ["made.first=wal"], []):  # fmt: skip
         kept, left_out = suppress([verdict, *others], patterns)

@@ -74,11 +74,8 @@ def _lines(rows: Sequence[Measurement]) -> list[dict[str, Measurement]]:
 def _result(line: dict[str, Measurement]) -> dict[str, Any]:
     row = next(iter(line.values()))
     what = {
-        "size": row.nbytes,
-        "count": row.count,
-        "type": _NAMES.get(row.dtype, row.dtype),
-        "redop": row.redop or "none",
-    }
+        "size": row.nbytes, "count": row.count, "type": _NAMES.get(row.dtype, row.dtype),
+        "redop": row.redop or "none"}  # fmt: skip
     return {**what, "out_of_place": _body(line.get("out")), "in_place": _body(line.get("in"))}
 
 

@@ -58,27 +58,15 @@ from ncclprobe.report.rails import MOST_NODES
 Rows = Iterator[tuple[str, object]]
 FORMS = Path(__file__).parent / "data" / "redact" / "forms.txt"
 _LOSSES = {
-    "steady": [0.0] * 40,
-    "5 %": [0.0] * 60 + [0.05] * 20,
-    "30 %, repaired": [0.0] * 60 + [0.3] * 20 + [0.0] * 5,
-    "an odd day": [0.0] * 60 + [0.9] + [0.0] * 20,
-    "half a repair": [0.0] * 40 + [0.4] * 10 + [0.12] * 12,
-    "a rest of 2 %": [0.0] * 40 + [0.4] * 10 + [0.02] * 12,
-    "since the 5th": [0.0] * 4 + [0.1] * 10,
-    "since the 10th": [0.0] * 9 + [0.1] * 10,
-    "since the 12th": [0.0] * 11 + [0.1] * 10,
-    "early, repaired": [0.0] * 6 + [0.1] * 8 + [0.0] * 8,
-    "slowly": [0.0] * 20 + [0.004 * day for day in range(25)],
-    "always 12 %": [0.12] * 11,
-    "always 3 %": [0.03] * 11,
-}
+    "steady": [0.0] * 40, "5 %": [0.0] * 60 + [0.05] * 20, "30 %, repaired": [0.0] * 60 + [0.3] * 20 + [0.0] * 5,
+    "an odd day": [0.0] * 60 + [0.9] + [0.0] * 20, "half a repair": [0.0] * 40 + [0.4] * 10 + [0.12] * 12,
+    "a rest of 2 %": [0.0] * 40 + [0.4] * 10 + [0.02] * 12, "since the 5th": [0.0] * 4 + [0.1] * 10,
+    "since the 10th": [0.0] * 9 + [0.1] * 10, "since the 12th": [0.0] * 11 + [0.1] * 10,
+    "early, repaired": [0.0] * 6 + [0.1] * 8 + [0.0] * 8, "slowly": [0.0] * 20 + [0.004 * day for day in range(25)],
+    "always 12 %": [0.12] * 11, "always 3 %": [0.03] * 11}  # fmt: skip
 _BESIDE: Mapping[str, Mapping[str, Any]] = {
-    "only": {},
-    "siblings": {"siblings": 391.0, "spread": 0.01},
-    "one partner": {"partners": ("n2",)},
-    "partners": {"partners": ("n2", "n3", "n4")},
-    "noisy": {"noise": 0.06},
-}
+    "only": {}, "siblings": {"siblings": 391.0, "spread": 0.01}, "one partner": {"partners": ("n2",)},
+    "partners": {"partners": ("n2", "n3", "n4")}, "noisy": {"noise": 0.06}}  # fmt: skip
 
 
 def _summary(at: Drift) -> object:
@@ -244,25 +232,27 @@ def _in_pairs(days: int, since: int) -> list[Report]:
     return [replace(_on("n1", "n2", "n3", pairs=pairs), started=on(day)) for day, pairs in enumerate(made)]
 
 
+def _with_another(report: Report) -> Report:
+    """Return a report with a second rate, which loses twice as much."""
+    (row,) = report.measurements
+    return replace(report, measurements=(row, replace(row, op="reduce", busbw_GBps=2 * row.busbw_GBps - 394.0)))
+
+
 _REPAIRED = [day_of(f"w{node}", 20 + day + node / 100, rate=394.0) for day in range(6) for node in range(6)]
 _STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
-    "a driver": lambda: _fallen("n1", 40, 30, 30),
-    "a driver the day before": lambda: _fallen("n1", 40, 31, 30),
+    "a driver": lambda: _fallen("n1", 40, 30, 30), "a driver the day before": lambda: _fallen("n1", 40, 31, 30),
     "a driver earlier": lambda: _fallen("n1", 40, 31, 28),
     "other software": lambda: [*_fallen("n1", 30, 99), *_fallen("n1", 40, 0, software={"nccl": "2.29.1"})[30:]],
     "a driver of its own": lambda: [*_beside(4, 30), *_fallen("slow", 30, 20, 20)],
     "a driver of most": lambda: [*_beside(4, 30, 20), *_fallen("slow", 30, 20, 20)],
     "siblings": lambda: [*_beside(10, 12), *_fallen("slow", 12, 0)],
     "siblings of another driver": lambda: [*_beside(10, 12), *_fallen("slow", 12, 0, 0)],
-    "all lose": lambda: lost_by_all(6, 20, 10, 0.10),
-    "none loses": lambda: lost_by_all(6, 30, 99, 0.0),
+    "all lose": lambda: lost_by_all(6, 20, 10, 0.10), "none loses": lambda: lost_by_all(6, 30, 99, 0.0),
     "a new driver": lambda: lost_by_all(6, 30, 15, 0.0),
     "all are repaired": lambda: [*lost_by_all(6, 20, 10, 0.10), *_REPAIRED],
     "one of them loses": lambda: [*lost_by_all(6, 20, 99, 0.0), *_fallen("w9", 20, 10)],
-    "two nodes lose": lambda: lost_by_all(2, 30, 15, 0.10),
-    "all lose 2 %": lambda: lost_by_all(6, 30, 15, 0.02),
-    "all lose on the last day": lambda: lost_by_all(6, 16, 15, 0.10),
-    "a roll-out": _rolled_out,
+    "two nodes lose": lambda: lost_by_all(2, 30, 15, 0.10), "all lose 2 %": lambda: lost_by_all(6, 30, 15, 0.02),
+    "all lose on the last day": lambda: lost_by_all(6, 16, 15, 0.10), "a roll-out": _rolled_out,
     "one boot": lambda: [_booted("a", 0, "b1"), _booted("b", 1, "b1")],
     "the same GPUs": lambda: [_booted("a", 0, "b1", "g1"), _booted("b", 1, "b2", "g1")],
     "both": lambda: [_booted("a", 0, "b1", "g1"), _booted("b", 1, "b1", "g1")],
@@ -273,45 +263,21 @@ _STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
     "GPUs exchanged": lambda: [_booted("a", 0, "b1", "g1"), _booted("a", 1, "b2", "g2"), _booted("b", 2, "b3", "g2")],
     "GPUs lent": lambda: [_booted("a", 0, "b1", "g1"), _booted("a", 1, "b2", "g2"), _booted("b", 2, "b3", "g1")],
     "names against their order": lambda: [_booted("z", 0, "b1"), _booted("a", 1, "b1")],
-    "a node that was always slow": lambda: [
-        *lost_by_all(4, 20, 10, 0.10),
-        *_fallen("w9", 20, 99, 10),
-        *(day_of("slow", day + 0.5, rate=200.0 if day < 10 else 170.0) for day in range(20)),
-    ],
-    "two numbers": lambda: [
-        replace(
-            each,
-            measurements=(
-                *each.measurements,
-                *(replace(row, op="reduce", busbw_GBps=2 * row.busbw_GBps - 394.0) for row in each.measurements),
-            ),
-        )
-        for each in lost_by_all(4, 20, 10, 0.1)
-    ],
+    "a node that was always slow": lambda: [*lost_by_all(4, 20, 10, 0.1), *(
+        day_of("slow", day + 0.5, rate=200.0 if day < 10 else 170.0) for day in range(20)), *_fallen("w9", 20, 99, 10)],
+    "two numbers": lambda: map(_with_another, lost_by_all(4, 20, 10, 0.1)),
     "a driver of three": lambda: [*_beside(3, 30, 20), *_fallen("slow", 30, 20, 20)],
     "a driver of two": lambda: [*_beside(2, 30, 20), *_fallen("slow", 30, 20, 20)],
     "two partners": lambda: _in_pairs(26, 15),
     "two partners, late": lambda: (made := _in_pairs(26, 15))[:8] + made[9:20] + made[8:9] + made[20:],
-    "firmware known late": lambda: [
-        replace(
-            each,
-            environment={
-                "n1": NodeEnvironment(
-                    {
-                        "driver": each.environment["n1"].versions["driver"],
-                        **({"NIC firmware": "28.39"} if day >= 30 else {}),
-                    }
-                )
-            },
-        )
-        for day, each in enumerate(_fallen("n1", 40, 30, 30))
-    ],
+    "firmware known late": lambda: [*_fallen("n1", 30, 30), *(replace(each, environment={"n1": NodeEnvironment(
+        {"driver": "560", "NIC firmware": "28"})}) for each in _fallen("n1", 40, 30)[30:])],
     "late": lambda: [day_of("n7", day, *([DOWN] if day in (1, 2) else [])) for day in (0, 3, 1, 2)],
     "back and forth": lambda: [day_of("n7", day, *([DOWN] if day in (2, 9, 16) else [])) for day in range(21)],
     "down since": lambda: [day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(10)],
     "repaired": lambda: [day_of("n7", day, rate=340.0 if 25 <= day < 33 else 391.0) for day in range(39)],
     "not repaired": lambda: [day_of("n7", day, rate=340.0 if day >= 25 else 391.0) for day in range(34)],
-}
+}  # fmt: skip
 
 
 def _stores_inputs() -> Rows:
@@ -444,21 +410,14 @@ def _wording_inputs() -> Rows:
 
 
 _SCOPES = {
-    "usual": Scope(),
-    "8 GPUs": Scope(gpus=8),
-    "gloo": Scope("gloo"),
-    "apart": Scope(apart=True),
-    "pasted": Scope(pasted=True),
-    "no driver": Scope(driver=False),
-}
+    "usual": Scope(), "8 GPUs": Scope(gpus=8), "gloo": Scope("gloo"), "apart": Scope(apart=True),
+    "pasted": Scope(pasted=True), "no driver": Scope(driver=False)}  # fmt: skip
 
 
 _SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
 _REMEDIES = (
     "reset it (`nvidia-smi --gpu-reset -i N`), or reboot.",
-    "unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.",
-    "look at `numactl` and FOO.",
-)
+    "unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.", "look at `numactl` and FOO.")  # fmt: skip
 
 
 def _blame_inputs() -> Rows:
@@ -467,11 +426,8 @@ def _blame_inputs() -> Rows:
         found = replace(_SLOW, blame=blame, action=action)
         once, of_two = replace(found, confidence=ONCE), replace(found, nodes=("n3", "n4"))
         lines = (
-            digest.blamed(found),
-            digest.blamed(once, ("n0",)),
-            digest.blamed(of_two),
-            digest.blamed(found, ("a", "b")),
-        )
+            digest.blamed(found), digest.blamed(once, ("n0",)), digest.blamed(of_two),
+            digest.blamed(found, ("a", "b")))  # fmt: skip
         yield f"{blame}, {action}", [line.split() for line in lines]
     for subjects in (("n2 rail 5 (mlx5_5:1)",), ("mlx5_3:1",), ("rank 5",), ("mlx5_3:1", "mlx5_4:1")):
         problem = digest.Problem("x.y", fail(subjects[0], "is slow", nodes=("n2",), blame="link"), (), subjects)
@@ -576,15 +532,6 @@ def _redacted(line: str) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "drift": _drift_inputs,
-    "health": _health_inputs,
-    "told": _told_inputs,
-    "stores": _stores_inputs,
-    "wording": _wording_inputs,
-    "sayings": _sayings_inputs,
-    "blame": _blame_inputs,
-    "node-lists": _lists_inputs,
-    "pages": pages,
-    "lines": lines,
-    "redactions": _redactions_inputs,
-}
+    "drift": _drift_inputs, "health": _health_inputs, "told": _told_inputs, "stores": _stores_inputs,
+    "wording": _wording_inputs, "sayings": _sayings_inputs, "blame": _blame_inputs, "node-lists": _lists_inputs,
+    "pages": pages, "lines": lines, "redactions": _redactions_inputs}  # fmt: skip

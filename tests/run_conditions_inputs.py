@@ -32,10 +32,8 @@ def _fingerprints_inputs() -> Rows:
     """The fingerprint of a machine, and what is noted about baselines of this machine and of others."""
     gpus = tuple(Gpu(number, name="H100" if number != 1 else "A100") for number in range(3))
     facts: dict[type, Any] = {
-        Machine: Machine(Dmi("Dell", "XE9680")),
-        Gpus: Gpus(gpus, "570.1", (12, 8)),
-        Cpus: Cpus((0, 1, 4), "Xeon", (NumaNode(0, (0, 1), (10,)),)),
-    }
+        Machine: Machine(Dmi("Dell", "XE9680")), Gpus: Gpus(gpus, "570.1", (12, 8)),
+        Cpus: Cpus((0, 1, 4), "Xeon", (NumaNode(0, (0, 1), (10,)),))}  # fmt: skip
     who = Participants(
         "torchrun", 2, ("n0", "n1"), "gloo", {"torch": "2.9", "nccl": "2.28.9", "cuda": None},
         settings={"NCCL_PROTO": "LL", "GLOO_X": "1"},

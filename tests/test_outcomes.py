@@ -163,10 +163,8 @@ WATCHDOG = (
     "milliseconds before timing out.\n"
 )
 LEFT_BEHIND = {
-    "named": NO_INTERFACE,
-    "untold": WATCHDOG.format(r=0) + WATCHDOG.format(r=1),
-    "ended well": "n0:7:9 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n",
-}
+    "named": NO_INTERFACE, "untold": WATCHDOG.format(r=0) + WATCHDOG.format(r=1),
+    "ended well": "n0:7:9 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n"}  # fmt: skip
 
 JUDGED = [
     (command, name, options)

@@ -29,11 +29,9 @@ def hostile(mark: Path) -> dict[str, bytes]:
         "os.system": pickle.dumps({"entries": _Runs(os.system, command)}, 2),
         "os.system in protocol 4": pickle.dumps(_Runs(os.system, command), 4),
         "eval": pickle.dumps(_Runs(eval, f"__import__('os').system({command!r})"), 2),
-        "inst": f"(S'{command}'\nios\nsystem\n.".encode(),
-        "obj": f"(cos\nsystem\nS'{command}'\no.".encode(),
+        "inst": f"(S'{command}'\nios\nsystem\n.".encode(), "obj": f"(cos\nsystem\nS'{command}'\no.".encode(),
         "build": b"\x80\x02}X\x01\x00\x00\x00ac" + b"posix\nsystem\nsb.",
-        "persistent": b"\x80\x02}X\x01\x00\x00\x00aX\x01\x00\x00\x00bQs.",
-        "extension": b"\x80\x02\x82\x01.",
+        "persistent": b"\x80\x02}X\x01\x00\x00\x00aX\x01\x00\x00\x00bQs.", "extension": b"\x80\x02\x82\x01.",
         "an index that wants 32 GiB": b"\x80\x02}r" + struct.pack("<I", 1 << 31) + b".",
         "a text that wants 8 EiB": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"a.",
         "an array that wants 1 TiB": b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"a.",
@@ -41,11 +39,9 @@ def hostile(mark: Path) -> dict[str, bytes]:
         "lists that double": b"\x80\x02]q\x00" + b"(h\x00h\x00h\x00h\x00e" * 1000 + b".",
         "a list that holds itself": b"\x80\x02}X\x07\x00\x00\x00entries]q\x00h\x00as.",
         "an integer of 10 MB": b"\x80\x02\x8b" + struct.pack("<i", 10_000_000) + b"\x7f" * 10_000_000 + b".",
-        "a decimal of 1 MB": b"L" + b"9" * 1_000_000 + b"L\n.",
-        "no stop": b"\x80\x02}" + b"(" * 1000,
+        "a decimal of 1 MB": b"L" + b"9" * 1_000_000 + b"L\n.", "no stop": b"\x80\x02}" + b"(" * 1000,
         "JSON 100,000 deep": b'{"entries":' + b"[" * 100_000,
-        "JSON with a huge number": b'{"entries":[{"record_id":' + b"9" * 100_000 + b"}]}",
-    }
+        "JSON with a huge number": b'{"entries":[{"record_id":' + b"9" * 100_000 + b"}]}"}  # fmt: skip
 
 
 def mutated(seed: bytes, dice: random.Random) -> bytes:

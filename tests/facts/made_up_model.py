@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -90,7 +91,7 @@ def _digests(*texts: str) -> object:
     return [reports.digest(text)[:12] for text in texts]
 
 
-_ROOMS = ("model", "facts", "fleet", "nccl", "nccl_tests", "expect", "localise", "logs", "engine", "report", "checks")
+_ROOMS = ("model", "facts", "fleet", "nccl", "nccl_tests", "expect", "localise", "logs")
 
 
 def _unless_given(module: str) -> list[str]:
@@ -100,9 +101,7 @@ def _unless_given(module: str) -> list[str]:
         if isinstance(of, type) and of.__module__ == module and issubclass(of, Struct):
             fields, values = of.__struct_fields__, of.__struct_defaults__
             found.append(f"{name} {dict(zip(fields[len(fields) - len(values) :], values, strict=True))}")
-        elif isinstance(of, type) and of.__module__ == module and issubclass(of, tuple):
-            found.append(f"{name} {of._field_defaults}")  # type: ignore[attr-defined]
-    return [each for each in found if not each.endswith("{}")]
+    return [re.sub(r" at 0x\w+", "", each) for each in found if not each.endswith("{}")]
 
 
 def _modules() -> Iterator[tuple[str]]:

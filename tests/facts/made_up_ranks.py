@@ -77,22 +77,15 @@ def of_spawned(
     said = json.dumps({"time_s": 1.0, "processes": processes})
     own = sorted(each["pid"] for each in processes if each["parent"] == 9 and each.get("state") != "Z")
     kept = {
-        "version": "2.10",
-        "pg_config": {each: {"name": each, "desc": "", "ranks": each} for each in groups.split("|")},
-        "entries": [],
-    }
+        "version": "2.10", "pg_config": {each: {"name": each, "desc": "", "ranks": each} for each in groups.split("|")},
+        "entries": []}  # fmt: skip
     answers = {
         ("ranks", pid, *QUESTION): said if pid else json.dumps({"time_s": 1.0, "processes": []}),
         ("ranks", -1): said,
         **{("connections", 0, *asked): json.dumps(connections) for asked in (own, own[:3], own[1:])},
         ("connections", 0, 9): json.dumps([each for each in connections if each["pid"] == 9]),
         ("at_port", 29500, 11): json.dumps([{"pid": 11, "local": "[::]:29500", "peer": "", "state": "listening"}]),
-        ("at_port", 40011, 11): json.dumps(
-            [
-                {"pid": 11, "local": "", "peer": "", "state": "established"},
-                {"pid": 12, "local": "", "peer": "", "state": "listening"},
-            ]
-        ),
+        ("at_port", 40011, 11): json.dumps([each | {"local": "", "peer": ""} for each in IN_VAIN]),
         **{("numbers", each): json.dumps(numbers) for each, numbers in (told or {}).items()},
         **({("server", own[0], "fr_trace_json", 0): json.dumps(kept)} if groups else {}),
     }
@@ -113,6 +106,7 @@ PARENT, CHILDREN = process(9, None), [process(n, None, 9) for n in (12, 11, 13)]
 SHELL, HELPER = process(9, None, library=False), process(14, None, 9)
 NODE, OF_NODE = process(9, 0, 1, WORLD_SIZE="1"), [process(n, 0, 9, WORLD_SIZE="1") for n in (11, 12, 13)]
 MESH = [{"pid": a, "local": f"127.0.0.1:{a}", "peer": f"127.0.0.1:{b}"} for a, b in ((12, 13), (13, 12))]
+IN_VAIN = {"pid": 11, "state": "established"}, {"pid": 12, "state": "listening"}  # nobody serves a store there
 ALL, NUMBERED, BARE = meets(11, 12, 13), "11:0 12:1 13:2", "11:- 12:- 13:-"
 OWN: dict[int, dict[str, int]] = {each: {"rank": each - 11} for each in (11, 12, 13)}
 TWO = [{**process(n, None, 9), "age_s": 60.0} for n in (11, 13)]

@@ -307,10 +307,8 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -
     os.mkfifo(tmp_path / "pipe")
     for name, why in (
         ("text", "is not a store of `ncclprobe fleet`; nothing was changed"),
-        ("other.db", "is not a store of `ncclprobe fleet`; nothing was changed"),
-        (".", "not a regular file"),
-        ("pipe", "not a regular file"),
-    ):
+        ("other.db", "is not a store of `ncclprobe fleet`; nothing was changed"), (".", "not a regular file"),
+        ("pipe", "not a regular file")):  # fmt: skip
         refused(tmp_path / name, why)
     with pytest.raises(UsageError, match="`ncclprobe fleet add REPORT` creates one"):
         stands(tmp_path / "no")
