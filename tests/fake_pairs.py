@@ -13,9 +13,6 @@ def measured(
 ) -> MeasuredPairs:
     """What is kept of one run."""
     return MeasuredPairs(
-        ranks=RankNics(tuple(hosts), tuple(nics)),
-        rows=tuple(each for each in kept if isinstance(each, PairRow)),
+        ranks=RankNics(tuple(hosts), tuple(nics)), rows=tuple(each for each in kept if isinstance(each, PairRow)),
         lost=tuple(each for each in kept if isinstance(each, LostTransfer)),
-        excluded=tuple(each for each in kept if isinstance(each, Aside)),
-        complete=complete,
-    )
+        excluded=tuple(each for each in kept if isinstance(each, Aside)), complete=complete)  # fmt: skip

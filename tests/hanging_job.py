@@ -48,13 +48,8 @@ def started(way: str) -> Iterator[Job]:
 
 def _rank(way: str, folder: Path, variables: dict[str, str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, __file__, way, str(folder / "port")],
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+        [sys.executable, __file__, way, str(folder / "port")], env={**os.environ, **variables}, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, start_new_session=True)  # fmt: skip
 
 
 def another_call() -> None:
@@ -67,10 +62,8 @@ def another_call() -> None:
 
 
 HANGS: dict[str, Callable[[], object]] = {
-    "another collective": another_call,
-    "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "gil held in C": lambda: ctypes.PyDLL(None).sleep(LONG_S),
-}
+    "another collective": another_call, "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "gil held in C": lambda: ctypes.PyDLL(None).sleep(LONG_S)}  # fmt: skip
 PAUSES_S = {"fast": 0.0, "rank 1 waits 1 s for data": 1.0}
 """Healthy jobs, and how long rank 1 waits before each step."""
 

@@ -110,58 +110,52 @@ def _odd_answer(function: str, answer: object, field: str, *more: object) -> obj
 _CUT = {"length": 70, "rows": {"0x000": "ff" * 4}}
 CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]), space(b"\xff" * 4096),
-        patched(bytes(4096), (0x100, "01000010")), json.dumps(_CUT), "x", '{"length": 4}', *(patched(bytes(size),
-        (0x100, "0100" + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at,
-        said in (("81ff", "0d0000000000ffff"), ("c1ff", "0d000000"))), patched(bytes(4096), (0x100, "ffffffff")),
-        patched(bytes(4096), (0x100, "0d0000000000ffff")),
-        patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7", "[" * 100_000,
-        '{"length": 1e400, "rows": {}}', '{"length": -1, "rows": {}}', '{"length": 4096, "rows": []}',
+        patched(bytes(4096), (0x100, "01000010")), json.dumps(_CUT), "x", '{"length": 4}', *(patched(bytes(size), (
+        0x100, "0100" + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at, said in (("81ff",
+        "0d0000000000ffff"), ("c1ff", "0d000000"))), patched(bytes(4096), (0x100, "ffffffff")), patched(bytes(4096), (
+        0x100, "0d0000000000ffff")), patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7",
+        "[" * 100_000, '{"length": 1e400, "rows": {}}', '{"length": -1, "rows": {}}', '{"length": 4096, "rows": []}',
         '{"length": 99999, "rows": {"0x100": "0d0000000000ff00", "0x1000": "ff"}}',
         '{"length": 80, "rows": {"x": "00"}}', '{"length": 80, "rows": {"0": "0g"}}',
         '{"length": "80", "rows": {"0xfe": "00000d0000000000ff00"}}'],
-    pci.settings: [space(express(0x5930)), space(express(0x2820, 0x8000)), space(express(0x2820, 0)),
-        space(express(0)[:64]), space(bytes(4096)), space(express(0, following=0x40)), *(
-        patched(express(control, 0xFFFF), (0x34, "43")) for control in (0xFFFF, 0x7FFF, 0x8FFF, 0xFF0F, 0xFFEF)),
-        patched(express(0x2820, 0x7FFF), (0x41, "63")), patched(express(0x2820)[:0x6C]),
-        patched(express(0x2820)[:0x6B]), patched(express(0x2820), (0x34, "3c")), patched(express(0), (0x41, "00")),
-        patched(express(0x2820), (0x100, "0100c1ff"), (0xFFC, "0f000000")),
-        patched(express(0x2820), (0x100, "010081ff"), (0xFF8, "0f00000000000080"))],
+    pci.settings: [space(express(0x5930)), space(express(0x2820, 0x8000)), space(express(0x2820, 0)), space(express(0)[
+        :64]), space(bytes(4096)), space(express(0, following=0x40)), *(patched(express(control, 0xFFFF), (0x34,
+        "43")) for control in (0xFFFF, 0x7FFF, 0x8FFF, 0xFF0F, 0xFFEF)), patched(express(0x2820, 0x7FFF), (0x41, "63")),
+        patched(express(0x2820)[:0x6C]), patched(express(0x2820)[:0x6B]), patched(express(0x2820), (0x34, "3c")),
+        patched(express(0), (0x41, "00")), patched(express(0x2820), (0x100, "0100c1ff"), (0xFFC, "0f000000")), patched(
+        express(0x2820), (0x100, "010081ff"), (0xFF8, "0f00000000000080"))],
     nvidia_smi.count: ["GPU 0: A\n  GPU 1: B\nGPU 2: C\n", "no devices\n", ""],
     nvidia_smi.cuda_version: ["NVML version : 570.86\nCUDA Version        : 12.4\n", "CUDA Version: 12\n",
         'CUDA version        : Deprecated, see "CUDA UMD version" instead\nCUDA UMD version    : 13.3\n'],
     nvlink.parse: ["", "\n", "Link 0: 25 GB/s", "no", "  no  ", of.TWO_GPUS.replace("\n", "  \n"),
         "GPU 0: A (UUID: GPU-b) (UUID: GPU-c)\n Link 0: 25 GB/s\n Link 1: " + ODD,
         "GPU 0: A (UUID: GPU-b) (UUID: GPU-c) d)\n Link 0: 25.5 GB/s\n", of.TWO_GPUS, of.TWO_GPUS * 2,
-        of.TWO_GPUS.replace("Link 1", "Link 0"), of.TWO_GPUS.replace("<inactive>", "25 Gb"),
-        "".join(f"> {line}\n" for line in of.TWO_GPUS.splitlines()),
-        f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {of.TWO_GPUS.splitlines()[-1]}\n"],
+        of.TWO_GPUS.replace("Link 1", "Link 0"), of.TWO_GPUS.replace("<inactive>", "25 Gb"), "".join(f"> {line}\n" for
+        line in of.TWO_GPUS.splitlines()), f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {of.TWO_GPUS.splitlines()[-1]}\n"],
     nvml.members: [[0], [5, 1], [1 << 63], [], [3 << 63, 1]],
     nvml.reasons: [0, 1, 0x1FF, 0x200, 1 << 63]}  # fmt: skip
 GPUS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
-    "odd answers of NVML": (_odd_answer, [("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"),
-        ("nvmlDeviceGetRemappedRows", [0, 0], "remap_failed"), ("nvmlDeviceGetMigMode", [True], "mig"),
-        ("nvmlDeviceGetMigMode", [1, True], "mig"), ("nvmlDeviceGetComputeMode", 4, "compute_mode"),
-        ("nvmlDeviceGetComputeMode", 3, "compute_mode"), ("nvmlDeviceGetComputeMode", -1, "compute_mode"),
-        ("nvmlDeviceGetCudaComputeCapability", [9], "compute"), ("nvmlDeviceGetPersistenceMode", None, "persistence"),
-        ("nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"),
-        ("nvmlDeviceGetEnforcedPowerLimit", [700000], "power_limit_W"),
-        ("nvmlDeviceGetTotalEccErrors", 7, "ecc_since_reset", 1, 0),
-        ("nvmlDeviceGetTotalEccErrors", 8, "ecc_ever", 1, 1), ("nvmlDeviceGetSramEccErrorStatus",
-        {"bThresholdExceeded": 1}, "sram_worn"), ("nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_pending"),
-        ("nvmlDeviceGetMigMode", [0, 1], "mig_pending"), ("nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_failed"),
-        ("nvmlDeviceGetEccMode", [0, 1], "ecc"), ("nvmlDeviceGetComputeRunningProcesses", [None, 7, -1], "processes"),
-        ("nvmlDeviceGetComputeRunningProcesses", [None, 7, 0], "processes"),
-        ("nvmlDeviceGetCurrentClocksEventReasons", 0x1F0, "throttle"), ("nvmlDeviceGetMemoryInfo",
-        {"total": 9, "used": 4}, "memory_used_bytes"), ("nvmlDeviceGetBAR1MemoryInfo", {"bar1Total": 8, "bar1Free": 3},
-        "bar1_bytes"), ("nvmlDeviceGetEnforcedPowerLimit", 699499, "power_limit_W"), ("nvmlDeviceGetViolationStatus",
-        {"violationTime": 2_500_000_001, "referenceTime": 7}, "hot_s", 1), *((function, number, field, *more)
-        for number, (function, field, *more) in enumerate((("nvmlDeviceGetCurrPcieLinkGeneration", "pcie_generation"),
-        ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"), ("nvmlDeviceGetMaxPcieLinkGeneration", "pcie_max_generation"),
-        ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_max_width"),
-        ("nvmlDeviceGetPowerManagementDefaultLimit", "power_default_W"),
-        ("nvmlDeviceGetApplicationsClock", "clock_MHz", 1), ("nvmlDeviceGetTemperature", "temperature_C", 0),
-        ("nvmlDeviceGetTemperatureThreshold", "slowdown_C", 1), ("nvmlDeviceGetPcieReplayCounter", "pcie_replays")),
-        1500))]),
+    "odd answers of NVML": (_odd_answer, [("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"), (
+        "nvmlDeviceGetRemappedRows", [0, 0], "remap_failed"), ("nvmlDeviceGetMigMode", [True], "mig"), (
+        "nvmlDeviceGetMigMode", [1, True], "mig"), ("nvmlDeviceGetComputeMode", 4, "compute_mode"), (
+        "nvmlDeviceGetComputeMode", 3, "compute_mode"), ("nvmlDeviceGetComputeMode", -1, "compute_mode"), (
+        "nvmlDeviceGetCudaComputeCapability", [9], "compute"), ("nvmlDeviceGetPersistenceMode", None, "persistence"), (
+        "nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"), ("nvmlDeviceGetEnforcedPowerLimit", [700000],
+        "power_limit_W"), ("nvmlDeviceGetTotalEccErrors", 7, "ecc_since_reset", 1, 0), ("nvmlDeviceGetTotalEccErrors",
+        8, "ecc_ever", 1, 1), ("nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}, "sram_worn"), (
+        "nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_pending"), ("nvmlDeviceGetMigMode", [0, 1], "mig_pending"), (
+        "nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_failed"), ("nvmlDeviceGetEccMode", [0, 1], "ecc"), (
+        "nvmlDeviceGetComputeRunningProcesses", [None, 7, -1], "processes"), ("nvmlDeviceGetComputeRunningProcesses", [
+        None, 7, 0], "processes"), ("nvmlDeviceGetCurrentClocksEventReasons", 0x1F0, "throttle"), (
+        "nvmlDeviceGetMemoryInfo", {"total": 9, "used": 4}, "memory_used_bytes"), ("nvmlDeviceGetBAR1MemoryInfo", {
+        "bar1Total": 8, "bar1Free": 3}, "bar1_bytes"), ("nvmlDeviceGetEnforcedPowerLimit", 699499, "power_limit_W"), (
+        "nvmlDeviceGetViolationStatus", {"violationTime": 2_500_000_001, "referenceTime": 7}, "hot_s", 1), *((function,
+        number, field, *more) for number, (function, field, *more) in enumerate((("nvmlDeviceGetCurrPcieLinkGeneration",
+        "pcie_generation"), ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"), ("nvmlDeviceGetMaxPcieLinkGeneration",
+        "pcie_max_generation"), ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_max_width"), (
+        "nvmlDeviceGetPowerManagementDefaultLimit", "power_default_W"), ("nvmlDeviceGetApplicationsClock", "clock_MHz",
+        1), ("nvmlDeviceGetTemperature", "temperature_C", 0), ("nvmlDeviceGetTemperatureThreshold", "slowdown_C", 1), (
+        "nvmlDeviceGetPcieReplayCounter", "pcie_replays")), 1500))]),
     "how many GPUs": (lambda said: learn(nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): said}), [
         str(bounds.NVML_DEVICES), str(bounds.NVML_DEVICES + 1), "1", Failed("Driver Not Loaded"), "[" * 100_000]),
     "names of GPUs": (lambda *rows: nvml.Gpus(tuple(nvml.Gpu(*row) for row in rows), "", (12, 4)).names, [

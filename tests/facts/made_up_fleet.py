@@ -117,13 +117,12 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     two, nodes = [replace(_DAY.nodes[0], name=name) for name in ("n1", "n2")], _DAY.nodes
     forged = fail("mlx5_0\nn9  failing", "bad \x1b[2J" + "x" * 999, blame="node")
     return {
-        "numbers of collectives": (_collectives, [({},), (_SMALL, {}), ({}, _SMALL),
-            (_SMALL, {"status": "inconclusive"}), ({"wrong": 3},), ({"nodes": 2, "ranks": 16},), ({"busbw_GBps": 0.0},),
-            ({"place": "out", "busbw_GBps": 9.0}, {"place": "in"}),
-            ({"place": "in"}, {"place": "out", "busbw_GBps": 9.0}),
-            ({"op": "reduce", "redop": "max"}, {"op": "reduce"}), ({"redop": None},), ({"precision": None},),
-            ({"mode": "graph"}, {}), ({"dtype": "bfloat16"}, {}), ({"backend": "gloo"}, {}), ({"precision": 9.0},),
-            ({"busbw_GBps": bounds.MOST_GBPS * 2},)]),
+        "numbers of collectives": (_collectives, [({},), (_SMALL, {}), ({}, _SMALL), (_SMALL, {
+            "status": "inconclusive"}), ({"wrong": 3},), ({"nodes": 2, "ranks": 16},), ({"busbw_GBps": 0.0},), ({
+            "place": "out", "busbw_GBps": 9.0}, {"place": "in"}), ({"place": "in"}, {"place": "out",
+            "busbw_GBps": 9.0}), ({"op": "reduce", "redop": "max"}, {"op": "reduce"}), ({"redop": None},), ({
+            "precision": None},), ({"mode": "graph"}, {}), ({"dtype": "bfloat16"}, {}), ({"backend": "gloo"}, {}), ({
+            "precision": 9.0},), ({"busbw_GBps": bounds.MOST_GBPS * 2},)]),
         "numbers of copies": (lambda changes: _numbers(measurements=(),
             copies=(replace(samples.COPY, **{"node": "n1", **changes}),)), [{}, {"status": "inconclusive"},
             {"GBps": 0.0}, {"GBps": -1.0}, {"numa": 1}, {"numa": 0}, {"concurrent": True}, {"peer": "GPU4"},
@@ -156,44 +155,37 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             for each in extract.told(replace(day_of("n1", 0, *many[:faults]), copies=tuple(
             replace(samples.COPY, node="n1", device=f"GPU{n}") for n in range(copies))), "r")], [
             (bounds.FLEET_FAULTS, bounds.FLEET_NUMBERS - 1), (bounds.FLEET_FAULTS + 1, bounds.FLEET_NUMBERS)]),
-        "reports that are refused": (_refused, [(("n1",), 1.8e9 + bounds.FLEET_AHEAD_S),
-            (("n1",), 1.8e9 + bounds.FLEET_AHEAD_S + 1), (("n1",), bounds.FLEET_SINCE_S),
-            (("n1",), bounds.FLEET_SINCE_S - 1), (("host-0a1b2c3d4e5f", "n1"), 1.7e9),
-            (("host-0a1b2c3d4e5f",), 1.7e9)]),
+        "reports that are refused": (_refused, [(("n1",), 1.8e9 + bounds.FLEET_AHEAD_S), (("n1",), 1.8e9 +
+            bounds.FLEET_AHEAD_S + 1), (("n1",), bounds.FLEET_SINCE_S), (("n1",), bounds.FLEET_SINCE_S - 1), ((
+            "host-0a1b2c3d4e5f", "n1"), 1.7e9), (("host-0a1b2c3d4e5f",), 1.7e9)]),
         "what changed on machines": (shared.change, [([({"a": old, "k": "6"}, {"a": new, "k": "6", "z": "1"}) for old,
                                                        new in pairs],) for pairs in (
             ("12", "12", "11"), ("12", "11"), ("12",), ("12", "12", "34", "34"), (), ("12", "12", "12", "34"))]),
-        "states of a node": (_standing, [([NodeReport("n1", 9.0, tuple(
-            Fault("c", f"s{n}", Severity.FAIL, "node", "bad", "m" * 9) for n in range(bounds.FLEET_FAULTS + 1))),
-            NodeReport("n1", 10.0, (Fault("c", "s999", Severity.FAIL, "node", "bad", "m"),), boot="a",
-            counters={"x": 1})],), (days(_hot("b")),), (days(_hot("b", "a")),),
-            (days(_hot("b"), _hot("b", "a"), _hot("c", "b", "a")),), (days([
-            warn("x" * 99, "m" * 199, blame="node", action="repair"), *_hot("b")]),), (days(*[_hot("b"), []] * 70),),
-            (days(_hot("b"), *[[]] * 29, _hot("b")),), (days(_hot("b"), *[[]] * 31, _hot("b")),),
-            (_counted(0, 1, 1, 2, 3),), (_counted(*range(70)),), (_counted(1, 1),),
-            (days([], _hot("b")), [_fell(since=1)]), (days([], _hot("b"), []), [_fell(since=1)]),
-            (days(_hot("a", "b", "c"), []), [_fell(since=0)]), (days([], [], _hot("a")), [_fell(since=1),
-            replace(_fell(since=1), number=replace(_RATE, part="rail 3"))]),
-            (days([], []), [_fell((0, 1, -0.1), (2, 3, -0.2), (4, 5, -0.3))]),
-            (days([], []), [_fell((0, 1, -0.1), (2, 3, -0.2))]), (days([]), [_fell(),
-            replace(_fell(how="8 ranks, NCCL 2.30"), first_s=FIRST_S + DAY_S)]), (days([]),
-            [replace(_fell(how="8 ranks"), first_s=FIRST_S + DAY_S), _fell()]),
-            (days(*[[]] * 72), [_fell(), replace(_fell(), last_s=0.0)]),
-            (days(_hot("a"), [], _hot("b"), _hot("a", "b")),), (days([], [], []), [_unjudged(3, "a"),
-            _unjudged(5, "b"), replace(_fell(), drift=Drift(12, 12))]), (days([]), [_unjudged(0, "a", 0.1, 0.2),
-            _unjudged(1, "b")]), (days([], []), [_fell(*((day, day + 1, -0.1) for day in (0, 2, 4, 6)))]),
-            (days([], []), [_fell(*((day, day + 0.5, -0.1) for day in (-9, 9, 10)))]),
-            (days([]), [replace(_fell(), changed=("x" * 300, "y" * 99))]), (days([]), [replace(_fell(since=0),
-            changed=("x" * 300, "y" * 99, "z"))]), (days([]), [replace(_fell(since=0), drift=Drift(12, 12, 6.0,
-            own=Sum("degraded", 9.0, 5, -0.2, -0.2)))]),
-            ([_many(0, bounds.FLEET_FAULTS), _many(1, 1, "a", x=0), _many(2, 7, "a", x=1)],),
-            ([_many(0, bounds.FLEET_FAULTS - 1), *(_many(day, 0, "a", x=day, y=max(0, day - 1)) for day in range(4))],),
-            ([_many(0, bounds.FLEET_FAULTS), *(_many(day, 0, "a", x=day) for day in range(1, 5))],)]),
+        "states of a node": (_standing, [([NodeReport("n1", 9.0, tuple(Fault("c", f"s{n}", Severity.FAIL, "node", "bad",
+            "m" * 9) for n in range(bounds.FLEET_FAULTS + 1))), NodeReport("n1", 10.0, (Fault("c", "s999",
+            Severity.FAIL, "node", "bad", "m"),), boot="a", counters={"x": 1})],), (days(_hot("b")),), (days(_hot("b",
+            "a")),), (days(_hot("b"), _hot("b", "a"), _hot("c", "b", "a")),), (days([warn("x" * 99, "m" * 199,
+            blame="node", action="repair"), *_hot("b")]),), (days(*[_hot("b"), []] * 70),), (days(_hot("b"), *[[]] * 29,
+            _hot("b")),), (days(_hot("b"), *[[]] * 31, _hot("b")),), (_counted(0, 1, 1, 2, 3),), (_counted(*range(
+            70)),), (_counted(1, 1),), (days([], _hot("b")), [_fell(since=1)]), (days([], _hot("b"), []), [_fell(
+            since=1)]), (days(_hot("a", "b", "c"), []), [_fell(since=0)]), (days([], [], _hot("a")), [_fell(since=1),
+            replace(_fell(since=1), number=replace(_RATE, part="rail 3"))]), (days([], []), [_fell((0, 1, -0.1), (2, 3,
+            -0.2), (4, 5, -0.3))]), (days([], []), [_fell((0, 1, -0.1), (2, 3, -0.2))]), (days([]), [_fell(), replace(
+            _fell(how="8 ranks, NCCL 2.30"), first_s=FIRST_S + DAY_S)]), (days([]), [replace(_fell(how="8 ranks"),
+            first_s=FIRST_S + DAY_S), _fell()]), (days(*[[]] * 72), [_fell(), replace(_fell(), last_s=0.0)]), (days(
+            _hot("a"), [], _hot("b"), _hot("a", "b")),), (days([], [], []), [_unjudged(3, "a"), _unjudged(5, "b"),
+            replace(_fell(), drift=Drift(12, 12))]), (days([]), [_unjudged(0, "a", 0.1, 0.2), _unjudged(1, "b")]), (
+            days([], []), [_fell(*((day, day + 1, -0.1) for day in (0, 2, 4, 6)))]), (days([], []), [_fell(*((day, day +
+            0.5, -0.1) for day in (-9, 9, 10)))]), (days([]), [replace(_fell(), changed=("x" * 300, "y" * 99))]), (days(
+            []), [replace(_fell(since=0), changed=("x" * 300, "y" * 99, "z"))]), (days([]), [replace(_fell(since=0),
+            drift=Drift(12, 12, 6.0, own=Sum("degraded", 9.0, 5, -0.2, -0.2)))]), ([_many(0, bounds.FLEET_FAULTS),
+            _many(1, 1, "a", x=0), _many(2, 7, "a", x=1)],), ([_many(0, bounds.FLEET_FAULTS - 1), *(_many(day, 0, "a",
+            x=day, y=max(0, day - 1)) for day in range(4))],), ([_many(0, bounds.FLEET_FAULTS), *(_many(day, 0, "a",
+            x=day) for day in range(1, 5))],)]),
         "days of a node": (_days, [((0, DOWN), (0.25,)), ((0,), (0.25, DOWN)), ((0, DOWN), (0.25, *_hot("a"))),
             ((0, *_hot("a")), (0.25, DOWN)), ((0, *_hot("a")), (1, *_hot("a")))]),
-        "courses of a number": (_ends, [([0.0] * 12, [-0.09], [-0.061] * 120),
-            ([0.0] * 12, [-0.09], [-0.061] * 120, [0.3] * 2), ([0.0] * 13, [-0.4] * 8),
-            ([0.0] * 12, *[[*[-0.5] * 4, *[0.0] * 4]] * 20)]),
+        "courses of a number": (_ends, [([0.0] * 12, [-0.09], [-0.061] * 120), ([0.0] * 12, [-0.09], [-0.061] * 120, [
+            0.3] * 2), ([0.0] * 13, [-0.4] * 8), ([0.0] * 12, *[[*[-0.5] * 4, *[0.0] * 4]] * 20)]),
         "events that were accepted": (lambda at: [each.what for each in node_health.events(days([]),
             [_fell((0, 1, -0.1))], [NodeEvent(FIRST_S + at * DAY_S, "accepted")])], [(1,), (2,)]),
         "partners of a loss": (lambda *names: drift.course([Reading(FIRST_S + day * DAY_S, 300.0 if day > 19 else 391.0,

@@ -198,34 +198,28 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("node_rank", "1234567890"), ("master_port", "0"), ("node_rank", "0")))]),
         "texts of children": (lambda text, kind=list[int]: decoded(text, kind), ["[]", "[1, 2]", "{}", "[" * 100_000,
             "[x]", '["' + "y" * 99, ("[" * 100_000, object)]),
-        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), ("[::1]",), (Absent("no"),),
-                               ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)"),
-            ("127.0.0.1", "?")]),
+        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), ("[::1]",), (Absent("no"),), (
+            "127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)"), ("127.0.0.1", "?")]),
         "the same store": (_same, [("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
             ("n2", 29500, "10.0.0.7"), ("localhost", 29500, "127.0.0.1")]),
         "meetings": (_meetings, [(["::1", "10.0.0.5"], []), (["::1"], [9])]),
-        "places where ranks meet": (lambda masters, agents: _places_met(*masters, agents=agents), [
-            ([("n1", 29500), ("n1", 29500), ("n2", 1)], []), ([("", 29500), ("n1", None), ("n2", 7)], []),
-            ([], ["n1", "", "n2"])]),
+        "places where ranks meet": (lambda masters, agents: _places_met(*masters, agents=agents), [([("n1", 29500), (
+            "n1", 29500), ("n2", 1)], []), ([("", 29500), ("n1", None), ("n2", 7)], []), ([], ["n1", "", "n2"])]),
         "meetings that are not known": (lambda kind: _meetings(["n"], [9], **{kind: Denied("no")}), [
             "resolve", "route", "at_port", "connections"]),
-        "what a rank waits for": (_suspects, [("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}),
-            ("poll", 60, {"awaits": 60}), ("poll", 9, {}), *(("poll", 0, {"state": state}) for state in "SRDTtZ"),
-            ("poll", 0, {"call": "futex"}), ("poll", 0, {"call": "futex", **_PIPED}),
-            ("poll", 0, {"call": "futex", "name": "w", **_PIPED}), ("poll", 0, {"call": "nanosleep", **_PIPED}),
-            ("poll", 0, {"call": "poll", **_PIPED}), ("poll", 0, {"call": "read", "file": "/x", **_PIPED}),
-            ("poll", 0, {"call": "read", "file": "/x"}), ("poll", 0, {"call": "read", "file": "pipe:[1]", **_PIPED}),
-            ("poll", 0, {"call": "read", "file": "pipe:[3]", **_PIPED}),
-            ("write", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}),
-            ("read", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}), ("poll", 0, {"state": "D"},
-            {"call": "futex", **_PIPED}, {"state": "T"}), *((call, 0, {"call": "read", "file": file, "pipes": pipes})
-            for call in ("poll", "write", "read") for file in ("pipe:[1]", "pipe:[9]")
-            for pipes in (("pipe:[1]",), ("pipe:[1]", "pipe:[2]"), ("pipe:[9]",), ())),
-            ("poll", 0, {"call": "read", "file": "pipe:[1]", "name": "w"}), ("poll", 62, {"state": "D"}, {"state": "D"},
-                {})]),
-        "what a loop asks": (lambda *lines: _polled(_POLLS, *lines), [
-            *((line,) for line in range(len(_POLLS.splitlines()) + 2)), *((6, line) for line in range(14, 20)),
-            (3, 15, 7), (22, 18)]),
+        "what a rank waits for": (_suspects, [("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}), ("poll", 60, {
+            "awaits": 60}), ("poll", 9, {}), *(("poll", 0, {"state": state}) for state in "SRDTtZ"), ("poll", 0, {
+            "call": "futex"}), ("poll", 0, {"call": "futex", **_PIPED}), ("poll", 0, {"call": "futex", "name": "w",
+            **_PIPED}), ("poll", 0, {"call": "nanosleep", **_PIPED}), ("poll", 0, {"call": "poll", **_PIPED}), ("poll",
+            0, {"call": "read", "file": "/x", **_PIPED}), ("poll", 0, {"call": "read", "file": "/x"}), ("poll", 0, {
+            "call": "read", "file": "pipe:[1]", **_PIPED}), ("poll", 0, {"call": "read", "file": "pipe:[3]", **_PIPED}),
+            ("write", 0, {"call": "poll", "pipes": ("pipe:[1]", "pipe:[2]")}), ("read", 0, {"call": "poll", "pipes": (
+            "pipe:[1]", "pipe:[2]")}), ("poll", 0, {"state": "D"}, {"call": "futex", **_PIPED}, {"state": "T"}), *((
+            call, 0, {"call": "read", "file": file, "pipes": pipes}) for call in ("poll", "write", "read") for file in (
+            "pipe:[1]", "pipe:[9]") for pipes in (("pipe:[1]",), ("pipe:[1]", "pipe:[2]"), ("pipe:[9]",), ())), ("poll",
+            0, {"call": "read", "file": "pipe:[1]", "name": "w"}), ("poll", 62, {"state": "D"}, {"state": "D"}, {})]),
+        "what a loop asks": (lambda *lines: _polled(_POLLS, *lines), [*((line,) for line in range(len(
+            _POLLS.splitlines()) + 2)), *((6, line) for line in range(14, 20)), (3, 15, 7), (22, 18)]),
         "how near a loop asks": (lambda lines, at: _polled(_NEARBY.format("\n    x" * lines), lines + at), [
             *((lines, 3) for lines in (7, 8, 21, 22)), (30, 20), (24, 3)]),
         "the end of a long loop": (lambda lines: _polled("while q.empty():\n" + "    sleep()\n" * lines, 2), [23, 24]),

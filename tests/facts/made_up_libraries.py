@@ -79,17 +79,16 @@ ROWS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "/usr/lib64/libcudart.so.12": {}}, Loader(), "libcudart.so.12"), ({CUDA_LIBRARY: {"needed": NEEDED},
         "/usr/lib64/libcudart.so.12": {}}, Loader()), ({}, Loader()), ({CUDA_LIBRARY: {"needed": NEEDED}} | {
         f"{f}/libnccl.so.2": {} for f in ("/lib64", "/usr/lib64", "/usr/lib")}, Loader(library_path=("/lib64",)))]),
-    "constants of plugins": (_opened, [*((NET, kind, flavour, {symbol: name}) for kind, flavour, symbol, name in (
-        ("net", "", "ncclNetPlugin_v8", "AWS Libfabric"), ("net", "", "ncclNet_v11", "IBext_v8"),
-        ("net", "x", "ncclNet_v8", "gIB"), ("net", "", "ncclTunerPlugin_v2", "t"),
-        ("", "", "ncclTunerPlugin_v2", "UCX"), ("", "", "ncclFooPlugin_v1", "f"), ("", "", "ncclNetPlugin_v8x", "f"),
-        ("", "", "ncclNETPlugin_v8", "f"), ("net", "", "ncclNetPlugin_v12345", "f"), ("", "", "ncclProfiler_v1", ""))),
-        *((NET, kind, "ofi", {"ncclNetPlugin_v6": "A", "ncclNetPlugin_v10": "B", "ncclNet_v9": "A",
-        "ncclTunerPlugin_v3": "T", "odd": "x"}) for kind in ("", "net", "tuner", "env")), (NET, "net", "", GONE),
-        (NET, "net", "", ["x"]), *((NET, "net", flavour, {"ncclNetPlugin_v8": "N"}, texts)
-        for flavour in ("ofi", "tcpx", "gib", "sharp") for texts in ([], ["aws-ofi-nccl 1.9.2-aws",
-        "NET/GPUDirectTCPX ver. 3.1.8.", "Initializing gIB v1.0.5"], ["x", "aws-ofi-nccl git", "aws-ofi-nccl 1.7"],
-        {"a": 1}, GONE))]),
+    "constants of plugins": (_opened, [*((NET, kind, flavour, {symbol: name}) for kind, flavour, symbol, name in ((
+        "net", "", "ncclNetPlugin_v8", "AWS Libfabric"), ("net", "", "ncclNet_v11", "IBext_v8"), ("net", "x",
+        "ncclNet_v8", "gIB"), ("net", "", "ncclTunerPlugin_v2", "t"), ("", "", "ncclTunerPlugin_v2", "UCX"), ("", "",
+        "ncclFooPlugin_v1", "f"), ("", "", "ncclNetPlugin_v8x", "f"), ("", "", "ncclNETPlugin_v8", "f"), ("net", "",
+        "ncclNetPlugin_v12345", "f"), ("", "", "ncclProfiler_v1", ""))), *((NET, kind, "ofi", {"ncclNetPlugin_v6": "A",
+        "ncclNetPlugin_v10": "B", "ncclNet_v9": "A", "ncclTunerPlugin_v3": "T", "odd": "x"}) for kind in ("", "net",
+        "tuner", "env")), (NET, "net", "", GONE), (NET, "net", "", ["x"]), *((NET, "net", flavour, {
+        "ncclNetPlugin_v8": "N"}, texts) for flavour in ("ofi", "tcpx", "gib", "sharp") for texts in ([], [
+        "aws-ofi-nccl 1.9.2-aws", "NET/GPUDirectTCPX ver. 3.1.8.", "Initializing gIB v1.0.5"], ["x", "aws-ofi-nccl git",
+        "aws-ofi-nccl 1.7"], {"a": 1}, GONE))]),
     "the plugin that is opened": (lambda path, reachable, variables: plugins.is_opened(
         plugins._plugin(path, reachable), variables), [*((f"/p/{name}", reachable, {variable: value}) for name in (
         "libnccl-net.so", "libnccl-net-ofi.so", "libnccl-tuner-ofi.so", "libx.so") for reachable in (True, False)
@@ -100,9 +99,8 @@ ROWS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         for changes in ({}, {"needs_versions": {"libz.so.1": ["Z_1"], "libibverbs.so.1": []}})
         for cached in ((), ("libucp.so.1", "libz.so.1"))]),
     "functions that NCCL lacks": (lambda asked, offered: _linked({CUDA_LIBRARY: {"needed": NEEDED, "symbols": {
-        "undefined": asked}}, SITE_NCCL: {"symbols": {"defined": offered}}}, _SITE),
-        [([f"nccl{n}" for n in "jcahbdgfie"], []),
-        (["ncclA"], ["ncclA", "ncclB"]), (["ncclB", "ncclA"], ["ncclB"]), ([], ["ncclA"])]),
+        "undefined": asked}}, SITE_NCCL: {"symbols": {"defined": offered}}}, _SITE), [([f"nccl{n}" for n in
+        "jcahbdgfie"], []), (["ncclA"], ["ncclA", "ncclB"]), (["ncclB", "ncclA"], ["ncclB"]), ([], ["ncclA"])]),
     "libraries of a plugin that is named": (lambda named, reachable, software: _linked(
         BASE, _SITE, named=named, reachable=reachable, software=software), [
         ("ofi", True, INSTALLED), ("ofi", False, INSTALLED), (NET, False, INSTALLED), ("", False, Software({})),

@@ -114,43 +114,36 @@ INTERFACES = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.1", "fe80::1%eth0", "
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     """Return functions with their arguments, by name."""
     return {
-        "two looks": (lambda said, here=HERE, asked=(): _looked(said, here, **dict.fromkeys(asked, True)), [({},),
-            ({}, replace(HERE, others=(("10", "ada"),))), ({}, LocalRanks(())), (_served(_state(), *STATE),),
-            (_served(_state(still_s=3.0), *STATE),), (_served("nonsense", *STATE),),
-            *(({question: OutOfTime("all that --timeout left")},)
-            for question in (("server", 10, "fr_trace_json", 2), (*STATE, 2), ("dump", 10, 0, 1), ("ras", "x", 2, 10))),
-            ({("process", 10, 10, 1): SLOW},),
-            (_served(_flight()),), (_served("[]"),), (_served("[]"), HERE, ["dumps"]), (_served(PICKLED),),
-            (_served("e30="),), (_served("?"),), ({("server", 10, "fr_trace_json", 1): _flight("[0, 1]")},),
-            *((_served(_flight(*groups)), _of_world(rank, world)) for groups, rank, world in ((["[0, 1]"], 0, 2),
-            (["[0, 1]", "[1]"], 0, 2), (["[0, 2]"], 0, 2), (["[0, 1]"], 2, 4), (["[1]"], 0, None), (["[0, 9]"], 0,
-                None),
-            (["[1, 2, 5]", "[]"], None, 2), (["", "[0]"], 0, 1))), ({}, here_of(None), ["dumps"]), ({}, here_of(0, 1)),
-            (WRITTEN, HERE, ["dumps"]), ({}, HERE, ["dumps"]), ({("dump", 10, 0, 1): SLOW}, HERE, ["dumps"]),
-            (_served(_flight("[0, 3]")) | _served(_flight("[0, 3]"), "server", 11, "fr_trace_json"), here_of(0, 3)), *(
-            (said, here_of(rank, **{name: "/tmp/x"})) for name in (PIPE, "TORCH_FR_DUMP_TEMP_FILE",
-            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG") for said in ({}, LEFT) for rank in (0, None)),
-            ({("left_dump", 11, 3): "/tmp/x_3"}, here_of(0, 3, TORCH_FR_DUMP_TEMP_FILE="/tmp/x_")),
-            (_served(_state(*STUCK), *STATE) | _stacks(60, 61, 62, 63),), *((_served(_state(*children),
-                *STATE) | _stacks(*pids, files=files),
-            HERE, ["stacks"]) for children, pids, files in ((STUCK, (10, 60, 61, 62, 63), "x.py"), (STUCK, (10, 61),
-                "x.py"),
-            (STUCK, (60, 61), "x.py"), (STUCK, (10, 60, 61), f"/v{C10D}"), (EIGHT, (10, *range(60, 68)), "x.py"))),
-            (_stacks(10), here_of(*range(6)), ["stacks"]), (_stacks(10, 11), here_of(0, 1), ["stacks"]),
-            ({("psutil", "net_if_addrs"): json.dumps({name: [{"address": each} for each in every]
-            for name, every in INTERFACES.items()})},), ({("psutil", "net_if_addrs"): "[]"},), *(
-            ({("connections", 2, *pids): json.dumps([{"pid": 10, "local": "a:1", "peer": "b:2"}]),
-            **_served(_state(*STUCK[:1]), *STATE)},) for pids in ((10,), (10, 60))), ({("connections", 1, 10): "7"},),
-            ({("ras", "localhost:28028", 1, 10): "nonsense"},), ({("ras", "n9:5", 2, 10, 11): "nonsense"},
-            here_of(0, 1, NCCL_RAS_ADDR="n9:5")), ({("ras", "localhost:28028", 2, 10): "nonsense"},
-            here_of(0, NCCL_RAS_ADDR="")), *(({("nvml", "gpusOf", 2, "10"): gpu_row(), ("kernel_log", OF_GPUS):
-            json.dumps({"lines": [[50.0 + n, line] for n, line in enumerate(lines)]})},) for lines in (KERNEL, [])),
-            ({("nvml", "gpusOf", 2, "10"): gpu_row()},)]),
-        "GPUs of a job": (_gpus, [*((gpu_row(**change),) for change in ({}, {"pci": LOST}, {"pci": REFUSED},
-            {"nvlink_KiB": [REFUSED, 9]}, {"nvlink_KiB": [7, LOST]}, {"nvlink_KiB": []}, {"nvlink_KiB": [0, 0]},
-            {"power_mW": REFUSED}, {"busy_percent": -1}, {"busy_percent": 0}, {"pids": []}, {"pids": 7},
-            {"pids": ["x"]},
-            {"reasons": 0}, {"reasons": "x"}, {"pci": 7}, {"pci": {}}, {"pci": {"why": 7, "refused": "x"}},
-            {"nvlink_KiB": None}, {"index": 1.5}, {"index": -1})), *((text,) for text in ("[{}]", "7", "nonsense", "[]",
+        "two looks": (lambda said, here=HERE, asked=(): _looked(said, here, **dict.fromkeys(asked, True)), [({},), ({},
+            replace(HERE, others=(("10", "ada"),))), ({}, LocalRanks(())), (_served(_state(), *STATE),), (_served(
+            _state(still_s=3.0), *STATE),), (_served("nonsense", *STATE),), *(({question: OutOfTime(
+            "all that --timeout left")},) for question in (("server", 10, "fr_trace_json", 2), (*STATE, 2), ("dump", 10,
+            0, 1), ("ras", "x", 2, 10))), ({("process", 10, 10, 1): SLOW},), (_served(_flight()),), (_served("[]"),), (
+            _served("[]"), HERE, ["dumps"]), (_served(PICKLED),), (_served("e30="),), (_served("?"),), ({("server", 10,
+            "fr_trace_json", 1): _flight("[0, 1]")},), *((_served(_flight(*groups)), _of_world(rank, world)) for groups,
+            rank, world in ((["[0, 1]"], 0, 2), (["[0, 1]", "[1]"], 0, 2), (["[0, 2]"], 0, 2), (["[0, 1]"], 2, 4), ([
+            "[1]"], 0, None), (["[0, 9]"], 0, None), (["[1, 2, 5]", "[]"], None, 2), (["", "[0]"], 0, 1))), ({},
+            here_of(None), ["dumps"]), ({}, here_of(0, 1)), (WRITTEN, HERE, ["dumps"]), ({}, HERE, ["dumps"]), ({(
+            "dump", 10, 0, 1): SLOW}, HERE, ["dumps"]), (_served(_flight("[0, 3]")) | _served(_flight("[0, 3]"),
+            "server", 11, "fr_trace_json"), here_of(0, 3)), *((said, here_of(rank, **{name: "/tmp/x"})) for name in (
+            PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG") for said in ({}, LEFT) for
+            rank in (0, None)), ({("left_dump", 11, 3): "/tmp/x_3"}, here_of(0, 3, TORCH_FR_DUMP_TEMP_FILE="/tmp/x_")),
+            (_served(_state(*STUCK), *STATE) | _stacks(60, 61, 62, 63),), *((_served(_state(*children), *STATE) |
+            _stacks(*pids, files=files), HERE, ["stacks"]) for children, pids, files in ((STUCK, (10, 60, 61, 62, 63),
+            "x.py"), (STUCK, (10, 61), "x.py"), (STUCK, (60, 61), "x.py"), (STUCK, (10, 60, 61), f"/v{C10D}"), (EIGHT, (
+            10, *range(60, 68)), "x.py"))), (_stacks(10), here_of(*range(6)), ["stacks"]), (_stacks(10, 11), here_of(0,
+            1), ["stacks"]), ({("psutil", "net_if_addrs"): json.dumps({name: [{"address": each} for each in every] for
+            name, every in INTERFACES.items()})},), ({("psutil", "net_if_addrs"): "[]"},), *(({("connections", 2,
+            *pids): json.dumps([{"pid": 10, "local": "a:1", "peer": "b:2"}]), **_served(_state(*STUCK[:1]),
+            *STATE)},) for pids in ((10,), (10, 60))), ({("connections", 1, 10): "7"},), ({("ras", "localhost:28028", 1,
+            10): "nonsense"},), ({("ras", "n9:5", 2, 10, 11): "nonsense"}, here_of(0, 1, NCCL_RAS_ADDR="n9:5")), ({(
+            "ras", "localhost:28028", 2, 10): "nonsense"}, here_of(0, NCCL_RAS_ADDR="")), *(({("nvml", "gpusOf", 2,
+            "10"): gpu_row(), ("kernel_log", OF_GPUS): json.dumps({"lines": [[50.0 + n, line] for n, line in enumerate(
+            lines)]})},) for lines in (KERNEL, [])), ({("nvml", "gpusOf", 2, "10"): gpu_row()},)]),
+        "GPUs of a job": (_gpus, [*((gpu_row(**change),) for change in ({}, {"pci": LOST}, {"pci": REFUSED}, {
+            "nvlink_KiB": [REFUSED, 9]}, {"nvlink_KiB": [7, LOST]}, {"nvlink_KiB": []}, {"nvlink_KiB": [0, 0]}, {
+            "power_mW": REFUSED}, {"busy_percent": -1}, {"busy_percent": 0}, {"pids": []}, {"pids": 7}, {"pids": ["x"]},
+            {"reasons": 0}, {"reasons": "x"}, {"pci": 7}, {"pci": {}}, {"pci": {"why": 7, "refused": "x"}}, {
+            "nvlink_KiB": None}, {"index": 1.5}, {"index": -1})), *((text,) for text in ("[{}]", "7", "nonsense", "[]",
             '[{"index": 0}]', "[7]", json.dumps(json.loads(gpu_row()) * 300)))]),
     }  # fmt: skip

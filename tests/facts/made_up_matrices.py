@@ -99,18 +99,16 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     pair, before = PAIR.text(), plain(PAIR.text()).split("\n\n")
     cut = Printed(8, 0, tuple(tuple(row[:8]) for row in _EIGHT[:8]), ((),) * 8).text().partition("\nGPU6")[0]
     return {
-        "kinds of matrices": (lambda text: parse(text), [(each,) for each in (
-            *(P2P.replace("CNS", word) for word in ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")),
-            *(P2P + behind for behind in ("\nLegend:\n", "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n")),
-            *(f"$ nvidia-smi topo -p2p {letter}\n{P2P}" for letter in "rwnap"), f"$ nvidia-smi topo -p2p x\n{P2P}",
-            f"$ nvidia-smi topo -p2p\n{P2P}", f"$ nvidia-smi topo -p2p r\n{TWO}", f"{TWO}Legend:\n  OK = Status Ok\n",
-            "# nvidia-smi topo -mp\n" + NO_NVLINK, WITHOUT_NV + "\n", WITHOUT_NV,
-            "$ nvidia-smi topo -m\n" + WITHOUT_NV + "\n", NO_NVLINK, NO_NVLINK.partition("Legend:")[0],
-            NO_NVLINK.replace("one bridge\n  NV#", "one bridge    NV#") + "\n",
+        "kinds of matrices": (lambda text: parse(text), [(each,) for each in (*(P2P.replace("CNS", word) for word in (
+            "OK", "CNS", "GNS", "TNS", "NS", "DR", "U")), *(P2P + behind for behind in ("\nLegend:\n",
+            "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n")), *(f"$ nvidia-smi topo -p2p {letter}\n{P2P}" for
+            letter in "rwnap"), f"$ nvidia-smi topo -p2p x\n{P2P}", f"$ nvidia-smi topo -p2p\n{P2P}",
+            f"$ nvidia-smi topo -p2p r\n{TWO}", f"{TWO}Legend:\n  OK = Status Ok\n", "# nvidia-smi topo -mp\n" +
+            NO_NVLINK, WITHOUT_NV + "\n", WITHOUT_NV, "$ nvidia-smi topo -m\n" + WITHOUT_NV + "\n", NO_NVLINK,
+            NO_NVLINK.partition("Legend:")[0], NO_NVLINK.replace("one bridge\n  NV#", "one bridge    NV#") + "\n",
             NO_NVLINK.replace("one bridge\n  NV#", "one bridge    NV#").replace(" = ", " -> ") + "\n",
-            NO_NVLINK.partition("NV#")[0] + "\n\n",
-            NO_NVLINK.partition("Legend:")[0] + "\nLegend:\n  X = Self  SYS = far\n  PIX  = near\n",
-            re.sub(" += ", ": ", WITHOUT_NV) + "\n")]),
+            NO_NVLINK.partition("NV#")[0] + "\n\n", NO_NVLINK.partition("Legend:")[0] +
+            "\nLegend:\n  X = Self  SYS = far\n  PIX  = near\n", re.sub(" += ", ": ", WITHOUT_NV) + "\n")]),
         "matrices of older drivers": (lambda *nics: parse(named([*nics], 16 if nics[1:] else 2)), [("mlx4_0",),
             ("mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3"), ("mlx5_bond_0", "mlx5_bond_1"), ("mlx5_0", "mlx5_bond_0"),
             ("mlx5_ib0", "mlx5_ib1"), ("rocep65s0f0", "rocep65s0f1"), ("roceP2p1s0f0",), ("roceo12399",),
@@ -130,25 +128,21 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             pair.replace("\tGPU1", "", 1), pair.replace("GPU1", "GPU0"))]),
         "boards that lack GPUs": (lambda gpus, link: _judged(*parse(machine(gpus, 0, link, TAIL).text())), [
             *((gpus, link) for gpus in (2, 3, 4, 6, 7, 8) for link in ("NV18", "SYS"))]),
-        "judged matrices": (lambda *given: _judged(*(matrix(links, gpus) for links, gpus in given)), [((_EIGHT, 8),),
-            ((server(2, "SYS"), 2),), ((_WEAK, 8),), ((changed(_EIGHT, {(3, 5): "NV16"}), 8),),
-            ((changed(_FOUR, row_of(2, 4, "SYS")), 4),), (
-            (changed(_THREE, {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV2"}), 3),), (
-            (changed(_THREE, {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "SYS"}), 3),),
-            ((changed(_EIGHT, row_of(11, 16, "SYS")), 8),), ((_EIGHT, 8), (_WEAK, 8)),
-            ((changed(_EIGHT, {(0, 1): "NV16"}), 8),), ((changed(server(4, "SYS"),
-            {(0, 1): "NV1", (1, 2): "NV2", (2, 3): "NV1", (1, 3): "NV1"}), 4),), (
-            (changed(_EIGHT, {(0, 9): "PIX", (1, 8): "PIX", (0, 8): "SYS"}), 8),)]),
-        "texts that are judged": (lambda text: _judged(*parse(text)), [(each,) for each in (
-            *(f"{_BRIDGED}\n{_PEERS.format('r', word, word)}" for word in ("CNS", "OK")),
-            *(_PEERS.format(letter, "NS", "NS") for letter in "nap"),
-            "$ nvidia-smi topo -mp\n" + Printed(8, 8, tuple(map(tuple, server(8, "SYS"))), ((),) * 8).text(),
-            cut + "\n")]),
-        "matrices that are printed": (_printed, [(machine(7, 0, "NV18", TAIL).text(),), (MACHINE.text(),),
-                                                 (MACHINE.text(), "--json", "-"),
-            (THREE_GPUS.text(),), (THREE_GPUS.text(), "--json", "-"), (_FAR_NIC.text(),),
-            (_FAR_NIC.text(), "--fail-on", "warn"), ("\n".join(MACHINE.text().splitlines()[:2]) + "\n",), ("",),
-            ("\0\xff",), (None,), ("Failed to run topology matrix\n",)]),
+        "judged matrices": (lambda *given: _judged(*(matrix(links, gpus) for links, gpus in given)), [((_EIGHT, 8),), ((
+            server(2, "SYS"), 2),), ((_WEAK, 8),), ((changed(_EIGHT, {(3, 5): "NV16"}), 8),), ((changed(_FOUR, row_of(2,
+            4, "SYS")), 4),), ((changed(_THREE, {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV2"}), 3),), ((changed(_THREE,
+            {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "SYS"}), 3),), ((changed(_EIGHT, row_of(11, 16, "SYS")), 8),), ((
+            _EIGHT, 8), (_WEAK, 8)), ((changed(_EIGHT, {(0, 1): "NV16"}), 8),), ((changed(server(4, "SYS"), {(0,
+            1): "NV1", (1, 2): "NV2", (2, 3): "NV1", (1, 3): "NV1"}), 4),), ((changed(_EIGHT, {(0, 9): "PIX", (1,
+            8): "PIX", (0, 8): "SYS"}), 8),)]),
+        "texts that are judged": (lambda text: _judged(*parse(text)), [(each,) for each in (*(
+            f"{_BRIDGED}\n{_PEERS.format('r', word, word)}" for word in ("CNS", "OK")), *(_PEERS.format(letter, "NS",
+            "NS") for letter in "nap"), "$ nvidia-smi topo -mp\n" + Printed(8, 8, tuple(map(tuple, server(8, "SYS"))), (
+            (),) * 8).text(), cut + "\n")]),
+        "matrices that are printed": (_printed, [(machine(7, 0, "NV18", TAIL).text(),), (MACHINE.text(),), (
+            MACHINE.text(), "--json", "-"), (THREE_GPUS.text(),), (THREE_GPUS.text(), "--json", "-"), (
+            _FAR_NIC.text(),), (_FAR_NIC.text(), "--fail-on", "warn"), ("\n".join(MACHINE.text().splitlines()[:2]) +
+            "\n",), ("",), ("\0\xff",), (None,), ("Failed to run topology matrix\n",)]),
         "affinities of a matrix": (_titled, [(ALL, "0-7\t0\t\tN/A"), (ALL, "0-7\t\tN/A\t\tN/A"), (ALL, "\t1\t\t10"),
             (ALL, "\t\t\tN/A"), (ALL, "0-55 0 N/A"), (ALL, "0,64\t0\t\tN/A"), (ALL, "0,2,4,6,8,10\t0\t\tN/A"),
             (ALL, "0-0,8-8,16-16\t\tN/A\t\tN/A"), (ALL, "128-255,384-511\t1\t\tN/A"), (ALL, "0-71\t0,3-9,11-17\t\t2"),
@@ -166,22 +160,21 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             for value in ("132-127", "8,0-3", "0-3,2", "1234567890", "0-", "a", "0-31,64-951-2")), HEAD + ROW,
             f"{HEAD}{ROW}GPU1\tNV18\t X ", f"{HEAD}{ROW}GPU1\tNV1", f"{HEAD}{ROW}GPU1\tNV18\t X \tSY",
             f"{HEAD}{ROW}GPU1\tNV18\t X \tSYS\t0\t0", f"{HEAD}{ROW}GPU1\tNV18\t X \tSYS\t0\t0\t\tN/A\nNIC0\t")]),
-        "matrices that are refused": (lambda text: parse(text), [(each,) for each in (
-            "", "GPU0 is fine\n", without(0)(pair), "NIC1\tPIX\tSYS\t X \n" + pair, pair.replace("\nNIC0", "\n"),
-            pair.partition("\n")[0], "NVIDIA-SMI has failed because it could not reach the driver.",
-            "hwloc: Topology does not contain any PU, aborting!\n",
-            pair.partition("\n")[0] + "\nFailed to run topology matrix\n", "No devices were found\n",
-            "-i command line argument must be used in conjunction with -n or -p.\n",
-            on_header(lambda line: line.replace("\tNIC0", "\tNIC0NIC1"))(pair), pair.replace("\tNV18", "", 1),
-            pair.replace("\tPIX", "\tPIX\tPIX", 1), pair.replace("PIX", "PINK", 1),
-            pair.replace("\tPIX\t0", "\tPIX0", 1), pair.replace(" X \tNV18", "NV18\t X ", 1),
-            pair.replace("NV18\t X ", " X \tNV18", 1), pair.replace("NV18", "NV4", 1), without(1)(pair),
-            without(2)(pair), pair.replace("GPU1\tNV18", "GPU0\tNV18"), pair.replace("\nGPU1", "\nGPU7"),
-            re.sub(r"(\nGPU0.*)", r"\1\1", pair), re.sub(r"(.*\n)", r"\1\1", pair),
-            pair.replace("\nGPU1", "\nkernel: mlx5_core 0000:4a:00.0\nGPU1"), rewrap(pair, 40),
-            *(rewrap(FOUR.text(), width) for width in (24, 40, 64, 80)), re.sub(r"(\nNIC0.*)", r"\1 0-31", pair),
-            re.sub(r"\n(\w+\d\t.*)", lambda m: "\n" + re.sub(r"\s", "", m[1]), pair),
-            plain(pair).replace("\t", "").replace(" ", ""), pair.replace("NV18", "SYS").replace("PIX", "OK"),
-            pair + "  NIC0: mlx5_9\n", THREE.text().replace("mlx5_4", "mlx5_2"), " PPU0 X ICN2\n PPU1 ICN2 X\n",
-            "\tPPU0\tPPU1\nPPU0\tX\tICN4\nPPU1\tICN4\tX\n", "GPU0 0 XGMI\n", "| GP0 | GP1 |\n")]),
+        "matrices that are refused": (lambda text: parse(text), [(each,) for each in ("", "GPU0 is fine\n", without(0)(
+            pair), "NIC1\tPIX\tSYS\t X \n" + pair, pair.replace("\nNIC0", "\n"), pair.partition("\n")[0],
+            "NVIDIA-SMI has failed because it could not reach the driver.",
+            "hwloc: Topology does not contain any PU, aborting!\n", pair.partition("\n")[0] +
+            "\nFailed to run topology matrix\n", "No devices were found\n",
+            "-i command line argument must be used in conjunction with -n or -p.\n", on_header(lambda
+            line: line.replace("\tNIC0", "\tNIC0NIC1"))(pair), pair.replace("\tNV18", "", 1), pair.replace("\tPIX",
+            "\tPIX\tPIX", 1), pair.replace("PIX", "PINK", 1), pair.replace("\tPIX\t0", "\tPIX0", 1), pair.replace(
+            " X \tNV18", "NV18\t X ", 1), pair.replace("NV18\t X ", " X \tNV18", 1), pair.replace("NV18", "NV4", 1),
+            without(1)(pair), without(2)(pair), pair.replace("GPU1\tNV18", "GPU0\tNV18"), pair.replace("\nGPU1",
+            "\nGPU7"), re.sub(r"(\nGPU0.*)", r"\1\1", pair), re.sub(r"(.*\n)", r"\1\1", pair), pair.replace("\nGPU1",
+            "\nkernel: mlx5_core 0000:4a:00.0\nGPU1"), rewrap(pair, 40), *(rewrap(FOUR.text(), width) for width in (24,
+            40, 64, 80)), re.sub(r"(\nNIC0.*)", r"\1 0-31", pair), re.sub(r"\n(\w+\d\t.*)", lambda m: "\n" + re.sub(
+            r"\s", "", m[1]), pair), plain(pair).replace("\t", "").replace(" ", ""), pair.replace("NV18",
+            "SYS").replace("PIX", "OK"), pair + "  NIC0: mlx5_9\n", THREE.text().replace("mlx5_4", "mlx5_2"),
+            " PPU0 X ICN2\n PPU1 ICN2 X\n", "\tPPU0\tPPU1\nPPU0\tX\tICN4\nPPU1\tICN4\tX\n", "GPU0 0 XGMI\n",
+            "| GP0 | GP1 |\n")]),
     }  # fmt: skip

@@ -142,13 +142,11 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("90", 70), ("0", 70), ("x", 70), ("", 70), (None, 70), (None, 0), ("", None), ("0", None)]),
         "wrapped": (lambda *given: layout.wrap(*given[:3], *given[3:4]), [("lead: ", "", 20),
             ("lead: ", "a  b\nc (exit 4)", 20), ("l ", "aa bb cc", 5, 1), ("", "a-b-c-d", 5), ("l ", "\a", 9)]),
-        "wrapped at a width": (lambda width: (layout.wrap("lead: ", _TEXT, width),
-            layout.wrap("lead: ", _TEXT, width, hang=2), layout.shorten(_TEXT, width),
-            layout.wrap("", f"x{'1' * 50} y2", width, whole=True),
+        "wrapped at a width": (lambda width: (layout.wrap("lead: ", _TEXT, width), layout.wrap("lead: ", _TEXT, width,
+            hang=2), layout.shorten(_TEXT, width), layout.wrap("", f"x{'1' * 50} y2", width, whole=True),
             layout.labelled("FAIL", _TEXT, width, "{1}:{0}".format)), [12, 20, 41, 80, len(_TEXT), len(_TEXT) - 1]),
-        "tables": (lambda rows, right: layout.table(rows, right=right), [([], False),
-            ([("a", "bbb"), ("ccc", "d")], False), ([("a", "bbb"), ("ccc", "d")], True),
-            ([("a\nb", "1"), ("c", " ")], False)]),
+        "tables": (lambda rows, right: layout.table(rows, right=right), [([], False), ([("a", "bbb"), ("ccc", "d")],
+            False), ([("a", "bbb"), ("ccc", "d")], True), ([("a\nb", "1"), ("c", " ")], False)]),
         "the first of some": (layout.first_of, [(["a", "b", "c"], 2), (["a", "b", "c"], 3), (["a", "b", "c"], 2, "; "),
             (["a", "b", "c"], 2, ","), ([], 2)]),
         "statistics": (_statistics, [[4.0], [3.0, 1.0], [5.0, 1.0, 4.0, 2.0], [1.0, 2.0, 3.0, 4.0, 10.0],
@@ -171,8 +169,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "memory of a step": (lambda strategy: training.memory_bytes(strategy, Model(10**6, 3)), [(each,
             ) for each in training.STRATEGIES]),
         "rungs": (lambda hosts, pairs: [(rung.name, rung.groups, rung.of(2)) for rung in training.plan(hosts,
-            pairs=pairs)], [
-            *product(("aaaabbbb", "aaa", "aa", "abcd", "a", "abab", "aab"), (True, False))]),
+            pairs=pairs)], [*product(("aaaabbbb", "aaa", "aa", "abcd", "a", "abab", "aab"), (True, False))]),
         "what rungs reach": (_climbed, [(_ALONE, _NODE, _JOB), (_NODE, _JOB), (replace(_ALONE, samples_us=_RISING),
             replace(_NODE, samples_us=tuple(2 * each for each in _RISING))), *(
             (_ALONE, replace(_NODE, samples_us=_RISING[:count])) for count in (0, 2, 4, 5, 6)),
@@ -183,12 +180,11 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             [90.0, best, {"gross": 160.0, "worst": worst}] for best in (159.0, 160.0)
             for worst in ("warn", "fail", "unjudged")), *([300.0, 310.0, {}, change] for change in (("ranks", 4),
             ("rung", "pair"), ("nbytes", 1 << 29), ("nbytes", 1 << 31), ("groups", 3)))]),
-        "unknown words": (lambda *given: str(errors.unknown(*given)), [("ib.stat", "check", ["ib.state", "ib.rate"]),
-            ("aaaa", "check", ["aaab", "aaac", "aaad", "aaae"]), ("x", "check", ["a", "b"]),
-            ("x", "check", ["a"], "`ls` lists all"), ("ib.stat", "check", ["ib.state"], "`ls` lists all"),
-            ("--frob", "option", ["--from"]), ("--\x1b", "option", ["a"]), ("-\u00e9", "option", ["a"]),
-            ("\u00e9", "x", ["a"]), ("q" * 90, "x", ["a"]), ("z", "x", ["a", "b"], "", ["b", "a", "c"]),
-            ("ib.rates", "x", ["ib.rate", "ib.state"])]),
+        "unknown words": (lambda *given: str(errors.unknown(*given)), [("ib.stat", "check", ["ib.state", "ib.rate"]), (
+            "aaaa", "check", ["aaab", "aaac", "aaad", "aaae"]), ("x", "check", ["a", "b"]), ("x", "check", ["a"],
+            "`ls` lists all"), ("ib.stat", "check", ["ib.state"], "`ls` lists all"), ("--frob", "option", ["--from"]), (
+            "--\x1b", "option", ["a"]), ("-\u00e9", "option", ["a"]), ("\u00e9", "x", ["a"]), ("q" * 90, "x", ["a"]), (
+            "z", "x", ["a", "b"], "", ["b", "a", "c"]), ("ib.rates", "x", ["ib.rate", "ib.state"])]),
         "torch that is not there": (lambda error: str(errors.without_torch(error)), [
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             ModuleNotFoundError("No module", name="numpy"), ImportError("libcudart.so.12: cannot open", name="torch")]),
@@ -200,10 +196,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             f"{_KIND}\nLast error:\nframe #0: x", "Connection closed by peer [10.0.0.1]:77\nmore", "  \n ", "x" * 5000,
             *(_SHORTAGE.format(each) for each in ("", _OTHER, _OWN, _OTHER + _OTHER + _OWN)), "Last error:\nall of it",
             f"{_KIND}\nncclUnhandledCudaError: x\nLast error:\nCuda failure 2 'out of memory'", " CUDA Out Of Memory ",
-            "DefaultCPUAllocator: can't allocate memory", "a" + "\nb" * 60 + "\nLast error:\nfar",
-            "x" * 4100 + "\nLast error:\ny",
-            "GPU 1 has a total capacity of 9 GiB of which 1 GiB is free: out of memory", "rank 1: out of memory: 2 GiB",
-            "out of memory. Tried to allocate 9 MiB."]),
+            "DefaultCPUAllocator: can't allocate memory", "a" + "\nb" * 60 + "\nLast error:\nfar", "x" * 4100 +
+            "\nLast error:\ny", "GPU 1 has a total capacity of 9 GiB of which 1 GiB is free: out of memory",
+            "rank 1: out of memory: 2 GiB", "out of memory. Tried to allocate 9 MiB."]),
         "how grave a loss is": (findings.severity_of, [0.5, 0.49, 0.1, 0.09, 0.0]),
         "what a finding implies": (_weight, [*product((Severity.FAIL, Severity.WARN),
             ("node", "link", "fabric", "image", "job", "unknown"), ("repair", "retest"), ("high", "medium", "low"))]),
@@ -222,9 +217,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             {"started": "2026-11-21T01:00:00+02:00"}, {"started": "noon\x1b" + "x" * 50},
             {"started": "0001-01-01T00:00:00+20:00"},
             {"taken": {"n0": "2026-11-22T00:00:00Z", "n1": "2026-11-20T00:00:00Z"}}]),
-        "what was looked at": (lambda *verdicts: [*reports.looked_at(samples.report(*verdicts))], [
-            tuple(Verdict(id, node, status, "") for id, node, status in product(("a.b", "run.x"), ("n0", "n1", None),
-                Status))]),
+        "what was looked at": (lambda *verdicts: [*reports.looked_at(samples.report(*verdicts))], [tuple(Verdict(id,
+            node, status, "") for id, node, status in product(("a.b", "run.x"), ("n0", "n1", None), Status))]),
         "times in words": (reports.when, [0.0, 1.8e9]),
         "digests": (_digests, [('{"a": 1, "b": [1]}', ' {"b":[1],"a":1}\n', '{"a": 1, "b": [2]}'), (json.dumps(large),
             json.dumps(dict(reversed(large.items())), indent=1)), (json.dumps("x" * 65534), json.dumps("x" * 65535)),
@@ -234,11 +228,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "marks of an expectation": (lambda value, more: ((band := replace(_KNOWN, **more)).mark(value),
             band.below_gross(value), band.least(value)), [*product((159.9, 160.0, 500.0),
             ({}, {"gross": 160.0}, {"gross": 160.0, "worst": "warn"}))]),
-        "what a band covers": (lambda more, changes: (
-            (band := Band("all_reduce", 1 << 20, 1 << 30, _KNOWN, **more)).covers(replace(samples.ROW, **changes)),
-            str(band)), [*(({}, each) for each in ({}, {"op": "reduce"}, *({"nbytes": size}
-            for size in ((1 << 20) - 1, 1 << 20, 1 << 30, (1 << 30) + 1)))),
-            *(({"like": _AT}, {"ranks": ranks}) for ranks in (8, 4))]),
+        "what a band covers": (lambda more, changes: ((band := Band("all_reduce", 1 << 20, 1 << 30, _KNOWN,
+            **more)).covers(replace(samples.ROW, **changes)), str(band)), [*(({}, each) for each in ({}, {
+            "op": "reduce"}, *({"nbytes": size} for size in ((1 << 20) - 1, 1 << 20, 1 << 30, (1 << 30) + 1)))), *(({
+            "like": _AT}, {"ranks": ranks}) for ranks in (8, 4))]),
         "bands": (lambda *given: str(Band("reduce", *given, _KNOWN)), [(8, 8), (8, (1 << 63) - 1), (8, 9)]),
         "reductions": (operation, [("reduce", None), ("reduce", "sum"), ("reduce", "max")]),
         "typical times": (lambda *given: TimeStats(*given).typical, [
@@ -248,8 +241,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             found.usual), [*product((True, False), (True, False))]),
         "completions": (lambda code: rails.COMPLETIONS[code], [(code,) for code in rails.COMPLETIONS]),
         "rates of a rail": (lambda *given: rails.RailStream(direction="out", nbytes=8, seconds=given[0],
-                                                            work_s=0.0).GBps, [
-            (2.0,), (0.0,), (-1.0,), (1e-12,)]),
+            work_s=0.0).GBps, [(2.0,), (0.0,), (-1.0,), (1e-12,)]),
         "votes": (lambda said: ((found := vote({f"n{n}": each for n, each in enumerate(said)})).settled, found.outliers,
             found.agreed, found.groups), ["aaaa", "aaba", "aaabc", "aabc", "aabb", "ab", "ba", "a", ""]),
         "reasons together": (lambda *gaps: ((found := unlearned(Absent(*gap) for gap in gaps)).refused, str(found)), [

@@ -231,8 +231,7 @@ _RAN = {"schedstat": "1500000000 1 1"}
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     """Return functions with their arguments, by name."""
     return {
-        "names of system calls": (lambda machine: sorted(waits.SYSCALLS[machine].items()), [
-            ("x86_64",), ("aarch64",)]),
+        "names of system calls": (lambda machine: sorted(waits.SYSCALLS[machine].items()), [("x86_64",), ("aarch64",)]),
         "what a process waits for": (_waiting, [(syscall,) for syscall in ("", "running", "-1 0x0 0x0", "0 0x5 0x0",
             "0 0x0 0x1", "1 0x6", "7 0x100 0x3 0x0", "7 0x100 0x1", "7 0x110 1", "7 0x100 0x0", "7 0x108 0x40",
             "23 0xa 0x200", "23 0x7 0x200", "270 0x1 0x200", "23 0xffff 0x202", "232 0x4", "232 0x3", "281 0x8",
@@ -244,10 +243,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "what it waits for elsewhere": (lambda syscall: _waiting(syscall, "riscv64"), ["63 0x6"]),
         "who holds a lock": (lambda *more: _waiting("73 0x6 0x2", "x86_64", *more), [
             ("",), ("", 1), ("", 77), (_WAITS_77, 4242), (_WAITS_77,), (_WAITS_77, 1), (_LOCKS, 1)]),
-        "who holds a lock by the kernel's list": (waits.lock_holder, [*((pid, _LOCKS) for pid in (
-            4243, 4244, 4242, 9)), *((1, each) for each in (
-            "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x", "1: -> F A 1\n1: F A W 9", "2: F A W 9 1\n2: F A W 8",
-            "1: -> F A W 1\n1: F A 9\n1: F A W 8 x\n1: F A W 7",
+        "who holds a lock by the kernel's list": (waits.lock_holder, [*((pid, _LOCKS) for pid in (4243, 4244, 4242, 9)),
+            *((1, each) for each in ("1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x", "1: -> F A 1\n1: F A W 9",
+            "2: F A W 9 1\n2: F A W 8", "1: -> F A W 1\n1: F A 9\n1: F A W 8 x\n1: F A W 7",
             "1: -> F A W 1\n2: F A W 9\n1: -> F A 6 2\n1: F A W 5"))]),
         "counters of a process": (_of(lambda path: processes.activity(path, _STAT)), [
             {"io": "rchar: 5\nwchar: 7\nread_bytes: 1000\n", "schedstat": "1500000000 2500000000 9\n",
@@ -297,52 +295,45 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("/lib/threading.py", {"self": "<Event>", "src": "1"}), ("/filelock/x.py", {"lock_filename": "'/l'"}),
             ("/t.py", {"a": "2", "b": "<frame at 0x1>"}, 2), ("/t.py", {"a": "2", "b": "<frame at 0x1>"}, 1),
             ("/t.py", {"a": "x", "b": "<frame at 0x1>"}, 2), ("/t.py", {"args": "<ProcessGroup at 0x1>"}))]),
-        "numbers in variables": (_numbered, [
-            (_frame("t.py", {"rank": "7"}), _frame("t.py", {"rank": "2", "token": "5", "world": "3"}, 0, "main")),
-            (_frame("t.py", {"rank": "<Rank>"}), _frame(f"{_SPAWN}.py", {"i": "1"}, 0, "_wrap")),
-            (_frame("t.py", {"i": "4", "r": "1" * 12}),), (_frame(f"{_SPAWN}.py", {"i": "1"}),),
-            (_frame("x.py", {"i": "1"}, 0, "_wrap"),), (_frame("t.py", {"rank": None}),), (_frame("t.py", None),)]),
+        "numbers in variables": (_numbered, [(_frame("t.py", {"rank": "7"}), _frame("t.py", {"rank": "2", "token": "5",
+            "world": "3"}, 0, "main")), (_frame("t.py", {"rank": "<Rank>"}), _frame(f"{_SPAWN}.py", {"i": "1"}, 0,
+            "_wrap")), (_frame("t.py", {"i": "4", "r": "1" * 12}),), (_frame(f"{_SPAWN}.py", {"i": "1"}),), (_frame(
+            "x.py", {"i": "1"}, 0, "_wrap"),), (_frame("t.py", {"rank": None}),), (_frame("t.py", None),)]),
         "errors of the system": (lambda error: repr(command.as_host_error(error, "x")), [
             FileNotFoundError(2, "no"), NotADirectoryError(20, "no"), PermissionError(13, "Permission denied"),
             PermissionError(1, "Operation not permitted"), PermissionError(), MemoryError(), ValueError("odd"),
             OSError(5, "Input/output error"), Missing("own")]),
-        "variables of a process": (command.safe_environment, [
-            {"PATH": "/a:b:./c::/d", "LD_LIBRARY_PATH": "/a;$ORIGIN/x:rel", "PYTHONINSPECT": "1", "X": "."},
-            {"PATH": "", "LD_LIBRARY_PATH": "/a;/b"},
-            {"PATH": ".:b", "PYTHONHOME": "x", "PYTHONPYCACHEPREFIX": "/a:"}]),
+        "variables of a process": (command.safe_environment, [{"PATH": "/a:b:./c::/d",
+            "LD_LIBRARY_PATH": "/a;$ORIGIN/x:rel", "PYTHONINSPECT": "1", "X": "."}, {"PATH": "",
+            "LD_LIBRARY_PATH": "/a;/b"}, {"PATH": ".:b", "PYTHONHOME": "x", "PYTHONPYCACHEPREFIX": "/a:"}]),
         "what a command says": (_ran, [(script,) for script in ("printf 1234567890", "printf 12345678901",
             "printf 12345; printf 123456 >&2", "echo a; echo b  c >&2; exit 3", "echo out; exit 1", "kill -9 $$",
             "printf '?%.0s' $(seq 400) >&2; exit 2")]),
         "late answers": (_late, [0.0625, -1.0]),
         "deadlines": (lambda: deadlines.QUESTION_S, [()]),
-        "deadline of a question": (_patience, [
-            ("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf", "1"), ("nvml", "x"), ("uname",),
-            *(tuple(kind.split()) for kind in deadlines.QUESTION_S)]),
+        "deadline of a question": (_patience, [("read", "/x"), ("run", "ip"), ("run", "nvidia-smi"), ("nvml", "gpusOf",
+            "1"), ("nvml", "x"), ("uname",), *(tuple(kind.split()) for kind in deadlines.QUESTION_S)]),
         "settings": (settings.sanitised, [
             "INFO", "^docker,lo", "mlx5_0:1,mlx5_1:1", "http://me:pw@proxy:3128/", "s3://key:se@cret/rest@host/x",
             "user:pw@host:/x", "https://host/p?token=abc&x=y", "/dev/shm/nccl.%h.%p", "a\udcffb", ":pw@h", "/:pw@h",
             "k=u:p@h", "/a/u:p@h", "u@h", "a:b", "http://h/x?q=1?r=2", "h/x?q", "u:p@v:q@h:/x", "x=:p@h"]),
-        "lines of a configuration": (_conf, [
-            "NCCL_DEBUG=INFO=x", " NCCL_ALGO = Ring", "NCCL_NEW=7", "#NCCL_DEBUG=INFO", "# NCCL_DEBUG",
-            "setenv NCCL_X 7", "OTHER=7", "OTHER 7",
-            "export:NCCL_DEBUG:7", "OTHER: NCCL_ALGO", "\tNCCL_DEBUG=u:p@h\r", "NCCL_DEBUG", ""]),
-        "records of the ring": (lambda record: live.ring_line(record.encode()), [
-            "6,1,2500000,-;a;b\n c", "6,1,7,-,caller=T1,x;m", "6,1;m", "6,1,7;m", "6,1,x,-;m", "6,1,7",
-            "6,1,7,-;a\\x0ab"]),
+        "lines of a configuration": (_conf, ["NCCL_DEBUG=INFO=x", " NCCL_ALGO = Ring", "NCCL_NEW=7", "#NCCL_DEBUG=INFO",
+            "# NCCL_DEBUG", "setenv NCCL_X 7", "OTHER=7", "OTHER 7", "export:NCCL_DEBUG:7", "OTHER: NCCL_ALGO",
+            "\tNCCL_DEBUG=u:p@h\r", "NCCL_DEBUG", ""]),
+        "records of the ring": (lambda record: live.ring_line(record.encode()), ["6,1,2500000,-;a;b\n c",
+            "6,1,7,-,caller=T1,x;m", "6,1;m", "6,1,7;m", "6,1,x,-;m", "6,1,7", "6,1,7,-;a\\x0ab"]),
         "rules of a firewall": (lambda said: _refused(live.statement_types, said), [
             '{"nftables": [{"rule": {"expr": [{"xt": 1, "match": 2}]}}, {"chain": {}}]}', "{}", "[]", "no",
             '{"nftables": 7}', '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', "[" * 99_999,
             '{"nftables": [7]}']),
-        "who answers": (_delegated, [
-            ("nvml_child.NvmlChild.call", "nvml", "f", "0"), ("path_child.PathChild.ask", "data", "stat", "/x"),
-            ("py_spy.stacks", "stacks", "7", "1"), ("py_spy.numbers", "numbers", "7"),
-            ("elf.texts", "elf_texts", "/a", "b"),
-            ("rank_servers.ask_dump", "dump", "7", "3", "1"), ("rank_servers.left_dump", "left_dump", "7", "3"),
-            ("rank_servers.ask_server", "server", "7", "p", "1"), ("rank_servers.ask_ras", "ras", "a:1", "2", "9"),
-            ("user_limits.lines_of", "user_limits", "7"), ("tcp_sockets.connections", "connections", "1", "10", "11"),
-            ("tcp_sockets.at_port", "at_port", "29500", "10", "11"), ("elf.objects", "elf_objects", "/a", "b")]),
-        "pages that stayed": (_resident, [
-            ((3, 10), (1, 30)), ((3, 10), None), (None,), ((0, 0),), ((10, 10),), ()]),
+        "who answers": (_delegated, [("nvml_child.NvmlChild.call", "nvml", "f", "0"), ("path_child.PathChild.ask",
+            "data", "stat", "/x"), ("py_spy.stacks", "stacks", "7", "1"), ("py_spy.numbers", "numbers", "7"), (
+            "elf.texts", "elf_texts", "/a", "b"), ("rank_servers.ask_dump", "dump", "7", "3", "1"), (
+            "rank_servers.left_dump", "left_dump", "7", "3"), ("rank_servers.ask_server", "server", "7", "p", "1"), (
+            "rank_servers.ask_ras", "ras", "a:1", "2", "9"), ("user_limits.lines_of", "user_limits", "7"), (
+            "tcp_sockets.connections", "connections", "1", "10", "11"), ("tcp_sockets.at_port", "at_port", "29500",
+            "10", "11"), ("elf.objects", "elf_objects", "/a", "b")]),
+        "pages that stayed": (_resident, [((3, 10), (1, 30)), ((3, 10), None), (None,), ((0, 0),), ((10, 10),), ()]),
         "sockets at a port": (_of_port, [(9, "7"), (9, "9", "7"), (1, "7"), (9, "8", "7")]),
         "NVML that is not there": (_no_library, [("libnvidia-ml.so.1: No such file",), ("wrong ELF class",)]),
         "values of a field of NVML": (_field, [*((kind,) for kind in range(8)), (0, 3)]),
@@ -362,15 +353,13 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             {"TORCH_FR_DUMP_TEMP_FILE": "/f_"}, {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_", "HOME": "/h"},
             {"TORCH_FR_DUMP_TEMP_FILE": "/f_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_"},
             {"TORCH_FR_DUMP_TEMP_FILE": "", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g_"}]),
-        "addresses to call": (_called, [
-            *((host, socket.AF_INET) for host in ("0.0.0.0", "10.0.0.1")),
-            *((host, socket.AF_INET6) for host in ("::", "fd00::7", "::ffff:10.0.0.1"))]),
-        "stacks with what a loop polls": (_stacks, [
-            (("file", "os.path.exists", 0), _frame("/t.py", None), _frame("/lib/python3/x.py", None),
-             *(_frame(f"/u{n}.py", None) for n in range(5))),
-            (("file", "os.path.exists", 0), _frame("/lib/python3/x.py", None), _frame("/t.py", None)),
-            (("file", "os.path.exists", 0), _frame("<string>", None)), (None, _frame("/t.py", None)),
-            (("store-key", "store.get", 0), _frame("/t.py", {"src": "1"}), _frame("/-packages/x.py", None)), (None,)]),
+        "addresses to call": (_called, [*((host, socket.AF_INET) for host in ("0.0.0.0", "10.0.0.1")), *((host,
+            socket.AF_INET6) for host in ("::", "fd00::7", "::ffff:10.0.0.1"))]),
+        "stacks with what a loop polls": (_stacks, [(("file", "os.path.exists", 0), _frame("/t.py", None), _frame(
+            "/lib/python3/x.py", None), *(_frame(f"/u{n}.py", None) for n in range(5))), (("file", "os.path.exists", 0),
+            _frame("/lib/python3/x.py", None), _frame("/t.py", None)), (("file", "os.path.exists", 0), _frame(
+            "<string>", None)), (None, _frame("/t.py", None)), (("store-key", "store.get", 0), _frame("/t.py", {
+            "src": "1"}), _frame("/-packages/x.py", None)), (None,)]),
         "what py-spy says": (_dumped, [("", "x"), ("/p", "first", "second"), ("/p", "", "then"), ("/p", "", "")]),
         "files of captures": (files.named_after, ["n0", "a/b c#1.x-y", "é..", "n" * 101]),
         "children of a process": (_descend, [9, 2, 1, 0]),

@@ -144,17 +144,15 @@ def _ras_findings(text: bytes) -> object:
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
     """Return functions with their arguments, by name."""
     return {
-        "dumps": (lambda more: _told(read(pickle.dumps(whole(**{"version": "2.10", **more}), 2))), [
-            *({"version": version} for version in ("2.1", "2.3", 7)), {"nccl_version": "2.28.9"}, {"entries": []},
-            {"comm_lib_version": "2.28.3", "nccl_version": "2.28.9"},
-            {"comm_lib_version": "", "nccl_version": "2.28.9"}, {"entries": [{**ENTRY, "profiling_name": f"nccl:{n}",
-            "record_id": 9 - n, "frames": []} for n in range(3)]}, {"entries": [{**ENTRY,
-            "process_group": (f"{n}", f"g{n}"), "pg_id": n, "collective_seq_id": n, "timeout_ms": n,
-            "input_sizes": [[n]]} for n in (1, 0, 1)], "pg_config": {**CONFIG, "1": {"desc": "tp", "ranks": [4, 5]},
-            "7": {"desc": "pp", "ranks": "[6, 7]"}, "8": {"desc": "none"},
-            "9" * 400: {"desc": "x" * 400, "ranks": "[1]"}},
-            "pg_status": {**STATUS, "1": {"last_enqueued_collective": 7}}}, {"entries": [None, 7, {}]},
-            {"entries": [{**ENTRY, "process_group": ("x" * 301, "y" * 301)}]}]),
+        "dumps": (lambda more: _told(read(pickle.dumps(whole(**{"version": "2.10", **more}), 2))), [*({
+            "version": version} for version in ("2.1", "2.3", 7)), {"nccl_version": "2.28.9"}, {"entries": []}, {
+            "comm_lib_version": "2.28.3", "nccl_version": "2.28.9"}, {"comm_lib_version": "", "nccl_version": "2.28.9"},
+            {"entries": [{**ENTRY, "profiling_name": f"nccl:{n}", "record_id": 9 - n, "frames": []} for n in range(3)]},
+            {"entries": [{**ENTRY, "process_group": (f"{n}", f"g{n}"), "pg_id": n, "collective_seq_id": n,
+            "timeout_ms": n, "input_sizes": [[n]]} for n in (1, 0, 1)], "pg_config": {**CONFIG, "1": {"desc": "tp",
+            "ranks": [4, 5]}, "7": {"desc": "pp", "ranks": "[6, 7]"}, "8": {"desc": "none"}, "9" * 400: {
+            "desc": "x" * 400, "ranks": "[1]"}}, "pg_status": {**STATUS, "1": {"last_enqueued_collective": 7}}}, {
+            "entries": [None, 7, {}]}, {"entries": [{**ENTRY, "process_group": ("x" * 301, "y" * 301)}]}]),
         "an entry of a dump": (_entry, [None, {}, {"collective_seq_id": -1}, {"input_sizes": [["a"]]}, {"frames": 7},
             {"record_id": "first"}, {"collective_seq_id": MAX_INTEGER}, {"collective_seq_id": MAX_INTEGER + 1},
             {"collective_seq_id": 0}, {"input_sizes": [[MAX_INTEGER, 1]]}, {"input_sizes": [[MAX_INTEGER, 2]]},

@@ -156,11 +156,10 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
         '[["a:1", 1, "-", "memlock", "infinity"], ["a:2", 0, "hard", "memlock", "2"]]'), *({"SLURM_JOB_UID": "2000",
         "SLURM_RLIMIT_NOFILE": each, "SLURM_RLIMIT_MEMLOCK": "7"}
         for each in (str((1 << 63) - 1), "9" * 20, "9" * 21, "U", "-5"))],
-    _container: [({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/.dockerenv"), ({"APPTAINER_CONTAINER": "/x.sif"}, ""),
-                 ({"SINGULARITY_CONTAINER": "/x.sif", "container": "x"}, ""), ({"container": "lxc"}, "/.dockerenv"),
-                 ({"container": "podman"}, "/run/.containerenv"), ({"container": "lxc"}, ""), ({}, ""),
-                 ({}, "", "0::/kubepods/besteffort/pod1\n"), ({}, "", "0::/machine.slice/machine-x\n"),
-                 ({}, "", "0::/libpod-7\n")],
+    _container: [({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/.dockerenv"), ({"APPTAINER_CONTAINER": "/x.sif"}, ""), ({
+        "SINGULARITY_CONTAINER": "/x.sif", "container": "x"}, ""), ({"container": "lxc"}, "/.dockerenv"), ({
+        "container": "podman"}, "/run/.containerenv"), ({"container": "lxc"}, ""), ({}, ""), ({}, "",
+        "0::/kubepods/besteffort/pod1\n"), ({}, "", "0::/machine.slice/machine-x\n"), ({}, "", "0::/libpod-7\n")],
     memory.meminfo: ["MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapTotal: 3 kB\nSwapFree: 2 kB\n",
                      "MemTotal:  1024 kB\nMemAvailable:  512 kB\n", "MemTotal: 1024 kB\n", "MemAvailable: 1 kB\n", ""],
     memory.policy: ["7ffe8 default stack anon=3", "7ffe8 bind:1 stack", "7ffe8 bind=static:0-1,3 stack",
@@ -259,9 +258,8 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
         '<graphs version="1"><graph id="0"', '<graphs version="1"><graph id="0"/>', '<graphs version="2"></graphs>',
         "<graphs ></graphs>", "# rings\n0 1 2 3", '<graphs version="1"></graphs><graphs version="2"></graphs>',
         '<graphs version="1">a/>b</graphs>', '\r\n <graphs version="1"></graphs>', '<graphs version="1">'],
-    nccl_conf.conf_paths: [({}, "/h"), ({}, None), ({"NCCL_CONF_FILE": ""}, "/h"), ({"NCCL_CONF_FILE": "/s"}, "/h"),
-                           ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 23, 0)), ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 22, 9)),
-                           ({}, "", (2, 30, 3))],
+    nccl_conf.conf_paths: [({}, "/h"), ({}, None), ({"NCCL_CONF_FILE": ""}, "/h"), ({"NCCL_CONF_FILE": "/s"}, "/h"), ({
+        "NCCL_CONF_FILE": "/s"}, "/h", (2, 23, 0)), ({"NCCL_CONF_FILE": "/s"}, "/h", (2, 22, 9)), ({}, "", (2, 30, 3))],
     _merged: [("A=user\nB=user\nB=later\nE=user", f"A={SYSTEM_FILE}\nB=system\nC=system\n")],
     placement.cloud_init: ['{"v1.region": "r", "v1.availability_zone": "z"}', "{}", "", "[]", "{", "null", '"x"',
                            json.dumps([ODD])],
@@ -308,23 +306,20 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
     "limits of a process": (lambda said: getattr(
         learn(process.process, of.PROCESS | {("rlimit", "RLIMIT_NPROC"): said}), "nproc", "not learned"), [
         [7, None], ["7", None], [{}, 7], [1.5, 2], [True, 7], [7], 7, "77"]),
-    "a device node that does not open": (
-        lambda why: learn(infiniband.infiniband, of.CARD | {("open", "/dev/infiniband/uverbs3"): why}).devices[0].opens,
-        [Failed("No such device"), TimedOut("no answer")]),
+    "a device node that does not open": (lambda why: learn(infiniband.infiniband, of.CARD | {("open",
+        "/dev/infiniband/uverbs3"): why}).devices[0].opens, [Failed("No such device"), TimedOut("no answer")]),
     "shapes of measured paths": (lambda said: learn(reach.paths, {("sample", "paths"): said}), [
         [], {}, {"me": 0}, {"me": 0, "names": {"x": "n0"}}, {"me": "0", "names": {}},
         {"me": 0, "names": {}, "rows": [{}]}, {"me": 0, "names": {"0": "n0"}}]),
     "answers about data paths": (lambda said: learn(data_paths.data_paths, of.DATA | {("data", "stat", "/link"): said}),
         [{**of.LOOK, "kind": "fifo"}, {**of.LOOK, "uid": "0"}, [], {}, TimedOut("late")]),
-    "how many data paths": (lambda count: type(learn(data_paths.data_paths, {
-        ("sample", "asked_paths"): {"paths": [f"/{each}" for each in range(count)]}})).__name__, [
-        bounds.DATA_PATHS, bounds.DATA_PATHS + 1]),
-    "devices of a host": (lambda said: [(each.name, each.verbs, each.opens, [port.name for port in each.ports])
-        for each in learn(infiniband.infiniband, of.CARD | said).devices], [
-        {("list", f"{of.IB}/mlx5_0/ports"): ["2", "10", "1"]}, {("list", infiniband.VERBS): ["uverbs3", "uverbs4"],
-        **of.reads(infiniband.VERBS, **{"uverbs3/ibdev": Denied("three"), "uverbs4/ibdev": Denied("four")})}, {
-        ("list", infiniband.VERBS): ["uverbs4", "uverbs3", "x3"],
-        **of.reads(infiniband.VERBS, **{"uverbs4/ibdev": "mlx5_4\n"})}]),
+    "how many data paths": (lambda count: type(learn(data_paths.data_paths, {("sample", "asked_paths"): {"paths": [
+        f"/{each}" for each in range(count)]}})).__name__, [bounds.DATA_PATHS, bounds.DATA_PATHS + 1]),
+    "devices of a host": (lambda said: [(each.name, each.verbs, each.opens, [port.name for port in each.ports]) for
+        each in learn(infiniband.infiniband, of.CARD | said).devices], [{("list", f"{of.IB}/mlx5_0/ports"): ["2", "10",
+        "1"]}, {("list", infiniband.VERBS): ["uverbs3", "uverbs4"], **of.reads(infiniband.VERBS, **{
+        "uverbs3/ibdev": Denied("three"), "uverbs4/ibdev": Denied("four")})}, {("list", infiniband.VERBS): ["uverbs4",
+        "uverbs3", "x3"], **of.reads(infiniband.VERBS, **{"uverbs4/ibdev": "mlx5_4\n"})}]),
     "marks of a port": (lambda said: learn(infiniband.roce_qos, of.QOS | said, [of.fabric(replace(
         of.ROCE, gids=(replace(of.ROCE.gids[0], index=0, netdev=""), *of.ROCE.gids)))]).ports, [
         {}, {("read", f"{of.IB}/mlx5_0/tc/1/traffic_class"): f" {ODD}"}]),

@@ -159,10 +159,8 @@ def _device_files(machine: Machine, here: Answers, folder: str, function: Functi
     if not machine.processors.virtual:
         here.write(f"{folder}/iommu_group/type", "identity")
         for kind, names in (
-            ("correctable", _CORRECTABLE),
-            ("nonfatal", f"{_UNCORRECTABLE} TOTAL_ERR_NONFATAL"),
-            ("fatal", f"{_UNCORRECTABLE} TOTAL_ERR_FATAL"),
-        ):
+            ("correctable", _CORRECTABLE), ("nonfatal", f"{_UNCORRECTABLE} TOTAL_ERR_NONFATAL"),
+            ("fatal", f"{_UNCORRECTABLE} TOTAL_ERR_FATAL")):  # fmt: skip
             here.write(f"{folder}/aer_dev_{kind}", "".join(f"{name} 0\n" for name in names.split()))
     if function.class_code >> 16 == 0x03 and machine.gpu:
         here.write(f"{folder}/resource", _bars(bar1_bytes(machine)))

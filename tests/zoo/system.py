@@ -171,10 +171,8 @@ _SYSCTLS = {
     "core/wmem_max": "16777216", "ipv4/tcp_rmem": "4096\t131072\t16777216", "ipv4/tcp_wmem": "4096\t65536\t16777216",
 }  # fmt: skip
 _RULES = [
-    {"priority": 0, "src": "all", "table": "local"},
-    {"priority": 32766, "src": "all", "table": "main"},
-    {"priority": 32767, "src": "all", "table": "default"},
-]
+    {"priority": 0, "src": "all", "table": "local"}, {"priority": 32766, "src": "all", "table": "main"},
+    {"priority": 32767, "src": "all", "table": "default"}]  # fmt: skip
 
 
 def network(machine: Machine, here: Answers) -> None:
