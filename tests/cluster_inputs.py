@@ -364,6 +364,7 @@ def _rail_nodes_inputs() -> Rows:
         instead(rails.time, monotonic=lambda: next(ticks), sleep=None),
     ):
         yield "rates", rails.port_rates(None)  # type: ignore[arg-type]
+    yield "fastest", *(rail_plan.fastest(each) for each in ((), (0.0,), (-1.0, 0.0), (3.0, 9.0, 4.0)))
     for count in (0, 1, 2, 8, 9, 10, 23, 1001):
         times = tuple(float(number * 7 % 11) for number in range(count, 0, -1))
         yield f"times {len(times)}", rails._few(times)

@@ -252,7 +252,7 @@ def _calls_inputs() -> Rows:
         (False, True), ([b'{"version": "9.9", "gpus": 8}'], [b'{"version": "0.0.1"}'], [b"{"],
         [b'{"codes": [0, 3], "report": "r"}'], [], [b"x"] * 3),
     ):  # fmt: skip
-        for pieces, complaint in ((1, b""), (3, b"Permission denied\n\nssh: \x1b[31mgone \nrest")):
+        for pieces, complaint in ((1, b""), (3, b"Welcome\nPermission denied\n\nssh: \x1b[31mgone \nrest")):
             call = here.Call("n7", selectors.DefaultSelector())
             call.ordered, call._process = ordered, SimpleNamespace(returncode=255, poll=lambda: 255)  # type: ignore[assignment]
             with (

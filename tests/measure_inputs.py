@@ -109,11 +109,12 @@ def _counted_inputs() -> Rows:
         host = answers(
             {question: each for question, each in _FILES.items() if not quiet or "driver" not in question[1]}
         )
-        traffic, slept = iter([Traffic({"eth0": Count(5, 6)}), Traffic({"eth0": Count(9, 1 << 20)})]), list[float]()
+        traffic, slept = iter([Traffic({"eth0": Count(5, 6)}), Traffic({"eth0": Count(9, 1 << 20)})]), list[Any]()
         told: list[Any] = [[{"expected": ["eth0"], "below": {}}], [[None, None]], [[None, None]]]
         exchange = Others(*([{"a": {"op": "a", "nbytes": 8, "number": 3}}] if rank else told), rank=rank)
         look = Noted(snapshot=captured("laptop"))
         run = run_of(backend=backend, rank=rank, host=host, exchange=exchange, hosts=("n0", "n1"), look=look)
+        run = replace(run, set_phase=slept.append)
         part = nic_traffic.TransportDetection(run)
         part._own_names, part._sizes = ["eth0"], {"a": [(8, 0.1)]}
         with (

@@ -4,14 +4,17 @@ import errno
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from itertools import product
+from itertools import accumulate, count, product
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from conftest import answers
 from probes.plans import plan
+from probes.test_sweep import Alone
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncclprobe.model import training as steps
 from ncclprobe.model.errors import Missing, NcclprobeError
@@ -34,6 +37,7 @@ from ncclprobe.probes.sweep import RankResult
 from ncclprobe.probes.training import Bench
 from ncclprobe.probes.verbs import abi, library
 from ncclprobe.probes.verbs import port as verbs_port
+from ncclprobe.session.measure import ladder, nic_traffic
 from tests.one_rank import NOWHERE, Noted, Others, Rows, in_all_words, instead
 
 CPU = torch.device("cpu")
@@ -317,6 +321,53 @@ def _training_inputs() -> Rows:
             yield f"room {room}", f"{type(refused).__name__} {refused}"[:200]
 
 
+class _Ticks:
+    """A clock that moves on by some milliseconds at each look."""
+
+    def __init__(self) -> None:
+        self.now = accumulate(1e-3 * (1 + number * number % 7) for number in count()).__next__
+
+    def nothing(self, *_: object) -> None: ...
+
+    synchronise = barrier = busy_until = mark = between = nothing
+
+
+def _in_groups_inputs() -> Rows:
+    """Each step of training, of ladders and of counted calls, in a group whose calls return at once."""
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    looks, new_group, hosts = count(), dist.new_group, ["n0", "n0", "n1", "n1"]
+    wanted = {op: nic_traffic.Calls(op, 64 << 10, turn) for op, turn in (("reduce", 3), ("all_gather", 2))}
+    grids, model = (Grid(tp=2, dp=2), Grid(pp=4)), Model(3_000_000, 2, micro_batches=2)
+    parts: Any = (
+        ("counted", lambda bench: nic_traffic.count_traffic(
+            bench.plan, wanted, bench.exchange, bench.set_phase, looks.__next__)),
+        ("counted, none", lambda bench: nic_traffic.count_traffic(bench.plan, {}, *[None] * 3)),
+        *((f"groups {grid}", lambda bench, grid=grid: training.play_groups(bench, grid, hosts)) for grid in grids),
+        *((f"steps of {strategy}", lambda bench, each=strategy: training.play_strategy(
+            bench, training.work_of(bench), each, model, None)) for strategy in steps.STRATEGIES),
+        ("ladder", lambda bench: ladder.climb(
+            bench.plan, steps.plan(hosts, pairs=True), ladder.LadderSizes(1 << 20, 1 << 16, 1.0), 9.0,
+            bench.exchange, bench.set_phase)),
+    )  # fmt: skip
+    try:
+        for name, played in parts:
+            phases, took = list[str](), _Ticks()
+
+            def opened(*given: Any, phases: list[str] = phases, **how: Any) -> Any:
+                phases.append(f"{given} {how}")
+                return new_group(*given, **how)
+
+            bench: Any = Bench(plan(ranks=4, dtype="float16"), Alone(4), phases.append, took)
+            with (
+                instead(training.torch, mm=None),
+                instead(training, _run_in_threads=lambda groups, counts: [2e-3 * each for each in counts]),
+                instead(nic_traffic, clock_of=took), instead(ladder, clock_of=took), instead(dist, new_group=opened),
+            ):  # fmt: skip
+                yield name, list(played(bench)), phases
+    finally:
+        dist.destroy_process_group()
+
+
 def _slots_inputs() -> Rows:
     """Where each operation sends from and receives, and what must stand there afterwards."""
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
@@ -444,6 +495,7 @@ FUNCTIONS = in_all_words(
         "clocks": _clocks_inputs,
         "rooms": _rooms_inputs,
         "steps-of-ranks": _training_inputs,
+        "in-groups": _in_groups_inputs,
         "ends": _ends_inputs,
         "slots": _slots_inputs,
         "verbs": _verbs_inputs,

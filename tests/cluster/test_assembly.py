@@ -54,6 +54,7 @@ from ncclprobe.signals import ENDING, Interrupted
 from tests.each_row import each_row
 
 SECRET = "a secret of the nodes of this job"
+VERDICT = "waiting for node 0's verdict on all nodes"
 LITTLE = tuple(each for each in discover("ncclprobe.facts", Collector, diagnose.MACHINE) if each.produces is System)
 COLLECTORS = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
 
@@ -168,7 +169,7 @@ def test_nodes_meet_and_are_judged_by_what_each_saw(tmp_path: Path, capsys: pyte
     (line,) = capsys.readouterr().err.splitlines()
     assert (line.startswith(said), line.endswith("; the report is on n0 (exit 4)")) == (True, True), line
     assert met.progress[-2:] == ["testing the paths between the nodes", "judging"]
-    assert "waiting for the nodes: 1 of 3 arrived" in met.progress
+    assert {"waiting for the nodes: 1 of 3 arrived", "calling node 0 at 127.0.0.1", VERDICT} <= {*met.progress}
 
 
 def test_twins_strangers_and_who_is_missing_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

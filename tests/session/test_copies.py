@@ -8,16 +8,11 @@ from conftest import answers
 
 torch = pytest.importorskip("torch")
 
-from ncclprobe.expect.copies import host_copy
 from ncclprobe.model.errors import ProbeError
-from ncclprobe.model.measurement import Expectation
 from ncclprobe.session.measure import copies
 from ncclprobe.session.measure.copies import bound
 from tests.each_row import each_row
 
-_SLOT = host_copy(5, 16)
-assert _SLOT
-GEN5: dict[str, Expectation] = {"host": _SLOT}
 CPUS = sorted(os.sched_getaffinity(0))
 
 

@@ -9,7 +9,7 @@ from conftest import answers
 from ncclprobe.facts.launcher import detect
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import ProbeError
-from ncclprobe.session.ranks.identity import RankIdentity, identify
+from ncclprobe.session.ranks.identity import Devices, RankIdentity, identify
 from ncclprobe.session.ranks.identity import devices as counted
 from ncclprobe.session.ranks.store import Exchange, key
 from session.records import DictStore
@@ -44,11 +44,11 @@ def test_a_port_that_nobody_gave_is_that_of_the_step_on_every_rank() -> None:
 
 
 def test_a_device_that_a_control_group_denies_is_counted_as_such() -> None:
-    may, must_not = json.dumps({"read": True, "write": True}), json.dumps({"read": False, "write": False})
-    files = {("list", "/dev"): json.dumps(["nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"])}
-    allowed = {("access", "/dev/nvidia0"): must_not, ("access", "/dev/nvidia1"): may}  # of nvidia2 nothing is known
-    found = counted(answers(files | allowed))
-    assert (found.nodes, found.denied) == (3, 1)
+    may = [json.dumps({"read": read, "write": write}) for read in (False, True) for write in (False, True)]
+    files = {("list", "/dev"): json.dumps(["nvidia10", *(f"nvidia{n}" for n in range(4)), "nvidiactl", "nvidia-uvm"])}
+    found = counted(answers(files | {("access", f"/dev/nvidia{number}"): each for number, each in enumerate(may)}))
+    assert (found.nodes, found.denied) == (5, 3), "of nvidia10 nothing is known"
+    assert counted(answers({})) == Devices(0)
 
 
 # What ranks exchange.

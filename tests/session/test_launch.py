@@ -77,7 +77,6 @@ def why(report: Report, name: str) -> str:
     return next(v.why for v in report.checks if v.id == name)
 
 
-PHASE = "all_reduce 1 MiB in place batch 2 of 5"
 SILENT = "rank 0 on h0 has fallen silent"
 TERM = Ending(why="ended by SIGTERM in phase 'import torch'")
 

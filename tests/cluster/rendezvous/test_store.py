@@ -73,12 +73,13 @@ def test_what_rank_0_leaves_is_found_and_what_another_attempt_left_or_is_none_is
         assert await early == NOTE
         assert await look_up("127.0.0.1", port, "2", soon(30)) == NOTE
         assert await trouble(port, "1", 0.5) in ("empty", "silent")
-        assert await trouble(port, "garbled", 30.0) == "garbled"
+        assert [await trouble(port, each, 30.0) for each in ("garbled", "a list")] == ["garbled"] * 2
 
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     server.set("ncclprobe/doctor/garbled/coordinator", "[1")
+    server.set("ncclprobe/doctor/a list/coordinator", "[1]")
     asyncio.run(run(server.port))
 
 
