@@ -522,14 +522,7 @@ def _rail_leads_inputs() -> Rows:
         yield f"jobs of {name} {pairs} {gpu}", *made._jobs(job, 3, gpu)
 
 
-FUNCTIONS = in_all_words(
-    {
-        "walks": _walks_inputs,
-        "interfaces-of-mesh": _interfaces_inputs,
-        "meetings": _meetings_inputs,
-        "ways": _ways_inputs,
-        "rail-nodes": _rail_nodes_inputs,
-        "tokens": _token_inputs,
-        "rail-leads": _rail_leads_inputs,
-    }
-)
+FUNCTIONS = in_all_words({
+    "walks": _walks_inputs, "interfaces-of-mesh": _interfaces_inputs, "meetings": _meetings_inputs,
+    "ways": _ways_inputs, "rail-nodes": _rail_nodes_inputs, "tokens": _token_inputs, "rail-leads": _rail_leads_inputs,
+})  # fmt: skip

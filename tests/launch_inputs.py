@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from session import test_launch as started
-from session.records import LOST, ROW_OK, bands, closed, of_run
+from session.records import LOST, ROW_OK, bands, closed, of_run, why
 from session.records import recorder as recorded
 
 from ncclprobe.checks.run.rows import ROW
@@ -239,7 +239,7 @@ def _reports_inputs() -> Rows:
             if before:
                 before(run)
             report = run.settle(end)
-        whys = [started.why(report, name) for name in ("run.rank-lost", "run.init")]
+        whys = [why(report, name) for name in ("run.rank-lost", "run.init")]
         yield (
             f"left {number}", report.exit_code, len(report.measurements), started.findings(report), whys,
             said.getvalue(),

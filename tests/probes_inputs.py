@@ -489,15 +489,8 @@ def _verbs_inputs() -> Rows:
         yield f"event {number} {kind}", failure and str(failure), made.events
 
 
-FUNCTIONS = in_all_words(
-    {
-        "rows-of-ranks": _rows_inputs,
-        "clocks": _clocks_inputs,
-        "rooms": _rooms_inputs,
-        "steps-of-ranks": _training_inputs,
-        "in-groups": _in_groups_inputs,
-        "ends": _ends_inputs,
-        "slots": _slots_inputs,
-        "verbs": _verbs_inputs,
-    }
-)
+FUNCTIONS = in_all_words({
+    "rows-of-ranks": _rows_inputs, "clocks": _clocks_inputs, "rooms": _rooms_inputs,
+    "steps-of-ranks": _training_inputs, "in-groups": _in_groups_inputs, "ends": _ends_inputs, "slots": _slots_inputs,
+    "verbs": _verbs_inputs,
+})  # fmt: skip

@@ -73,10 +73,6 @@ def findings(report: Report) -> list[tuple[str, str]]:
     return [(f.subject, f.message) for v in report.checks if v.id == "run.rank-lost" for f in v.findings]
 
 
-def why(report: Report, name: str) -> str:
-    return next(v.why for v in report.checks if v.id == name)
-
-
 SILENT = "rank 0 on h0 has fallen silent"
 TERM = Ending(why="ended by SIGTERM in phase 'import torch'")
 

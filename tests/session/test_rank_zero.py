@@ -29,6 +29,7 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.launch import held_port
 from ncclprobe.session.watchdog import watchdog
 from ncclprobe.signals import ENDING
+from session.test_watchdog import LeftError
 
 pytestmark = [pytest.mark.slow, pytest.mark.every_time, pytest.mark.timeout(300)]
 KiB, RANKS = 1 << 10, 4
@@ -54,10 +55,6 @@ def everything(argv: Sequence[str]) -> Options:
     parts = replace(workload.parse(argv), what=("copies", "collectives", "pairs", "ladder", "training"))
     small = replace(parts, ops=tuple(OPS), sizes=(64 * KiB, 8), pair_sizes=(8, 64 * KiB))
     return replace(small, transport=True, budget_s=0.1, timeout_s=240.0, phase_timeout_s=120.0)
-
-
-class LeftError(Exception):
-    """The process would end with this code."""
 
 
 class Run(NamedTuple):

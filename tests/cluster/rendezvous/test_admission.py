@@ -132,27 +132,3 @@ async def test_stopping_to_listen_keeps_who_is_there() -> None:
             await call(port)
         assert made.callers == 1
         node.transport.abort()
-
-
-@awaited
-async def test_a_node_that_was_hung_up_on_among_strangers_and_proved_itself_is_not_named_as_a_flood() -> None:
-    async with admission() as (made, port):
-        reader, writer = await call(port, "127.0.0.2")
-        await until(lambda: made.callers == 1)
-        crowd = [await call(port, f"127.0.0.{10 + number // 5}") for number in range(30)]  # each below its quota
-        await until(lambda: "127.0.0.2" in {flood.address for flood in made.floods})
-        assert await reader.read() == b""
-        again = await prove(port, "127.0.0.2")
-        assert made.floods
-        assert "127.0.0.2" not in {flood.address for flood in made.floods}
-        leave(writer, again, *(writer for _, writer in crowd))
-
-
-@awaited
-async def test_where_only_nodes_were_hung_up_on_their_addresses_are_named() -> None:
-    async with admission() as (made, port):
-        await come_and_go(port)
-        crowd = [await call(port) for _ in range(10)]
-        await until(lambda: bool(made.floods))
-        assert [flood.address for flood in made.floods] == ["127.0.0.1"]
-        leave(*(writer for _, writer in crowd))
