@@ -4,12 +4,14 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.session.ranks import launch, rank_files
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.watchdog import watchdog as module
 from ncclprobe.session.watchdog.ending import Ending
@@ -91,6 +93,26 @@ def told(ending: Ending | None) -> str:
     if ending and ending.arrivals:
         return f"missing {ending.arrivals.lost} {ending.arrivals.waited_s:.0f} s"
     return ending.why if ending else ""
+
+
+def test_a_signal_that_is_ignored_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    for name, value in {
+        "getsignal": {signal.SIGHUP: signal.SIG_IGN}.get,
+        "set_wakeup_fd": None,
+        "signal": None,
+    }.items():
+        monkeypatch.setattr(signal, name, value or (lambda *given, **how: taken.append(given[0])))
+    monkeypatch.setattr(
+        module.threading, "Thread", lambda **how: SimpleNamespace(start=lambda: taken.append(how["daemon"]))
+    )
+    Rank(1, monkeypatch).watchdog.start()
+    pipe = taken.pop(-2)
+    assert (taken, os.get_blocking(pipe)) == ([signal.SIGINT, signal.SIGTERM, True], False)
+    monkeypatch.setattr(rank_files, "end_processes_of", lambda folder: taken.append(folder))
+    with launch._signals([], Path("/ranks")) as received:
+        assert (taken[3:], received) == ([signal.SIGINT, signal.SIGTERM], [])
+    assert taken[5:] == ["/ranks", signal.SIGINT, signal.SIGTERM]
 
 
 def test_the_first_signal_that_ends_a_run_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
