@@ -120,8 +120,9 @@ def text(file: str) -> str:
     if file in FUNCTIONS:
         rows = ((name, json_values(builtin(found), "")) for name, found in FUNCTIONS[file]())
         return "".join(f"{line}\n" for name, lines in rows for line in (f"== {name}", *lines))
-    if file in ("texts", "answers"):
-        made = made_up_texts.results() if file == "texts" else ((name, _made_up(name)) for name in made_up.MACHINES)
+    if file in (*made_up_texts.FILES, "answers"):
+        own = ((name, _made_up(name)) for name in made_up.MACHINES)
+        made = own if file == "answers" else made_up_texts.results(file)
         return "".join(f"{line}\n" for name, lines in made for line in (f"== {name}", *lines))
     if file == "facts":
         return "".join(f"== {name}\n{''.join(_facts_of(CAPTURES / f'{name}.jsonl'))}" for name in LEARNED)
@@ -163,4 +164,4 @@ def builtin(value: object) -> object:
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 
-FILES = (*COMMANDS, *FUNCTIONS, "facts", "answers", "texts")
+FILES = (*COMMANDS, *FUNCTIONS, "facts", "answers", *made_up_texts.FILES)

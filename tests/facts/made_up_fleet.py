@@ -1,4 +1,4 @@
-"""What reports tell of nodes, and what becomes of it: `command_values/texts.txt` keeps it in all words."""
+"""What reports tell of nodes, and what becomes of it: `texts-fleet.txt` keeps it in all words."""
 
 import functools
 import math

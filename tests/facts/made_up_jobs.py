@@ -1,4 +1,4 @@
-"""Variables of launchers, and lines of jobs' logs: `command_values/texts.txt` keeps what is made of each.
+"""Variables of launchers, and lines of jobs' logs: `texts-jobs.txt` keeps what is made of each.
 
 What each launcher's variables mean without each of them is in `command_values/launchers.txt`.
 """

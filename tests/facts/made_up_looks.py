@@ -1,4 +1,4 @@
-"""Two looks at the ranks of a node, and what is kept of each: `command_values/texts.txt` shows what they learned."""
+"""Two looks at the ranks of a node, and what is kept of each: `texts-looks.txt` shows what they learned."""
 
 import base64
 import json

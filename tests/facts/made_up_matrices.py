@@ -1,4 +1,4 @@
-"""Matrices of `nvidia-smi topo`, whole, cut and damaged: `command_values/texts.txt` keeps what is read of each."""
+"""Matrices of `nvidia-smi topo`, whole, cut and damaged: `texts-matrices.txt` keeps what is read of each."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Lists, sizes, plans, statistics and values of `model`: `command_values/texts.txt` keeps what is made of each."""
+"""Lists, sizes, plans, statistics and values of `model`: `texts-model.txt` keeps what is made of each."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Folders of processes as the kernel shows them, and what is made of each: `command_values/texts.txt` keeps it."""
+"""Folders of processes as the kernel shows them, and what is made of each: `texts-processes.txt` keeps it."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Processes of jobs, and what threads of theirs wait for: `command_values/texts.txt` keeps which of them are ranks."""
+"""Processes of jobs, and what threads of theirs wait for: `texts-ranks.txt` keeps which of them are ranks."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Dumps of torch's flight recorder and answers of NCCL's RAS: `command_values/texts.txt` keeps what is made of each."""
+"""Dumps of torch's flight recorder and answers of NCCL's RAS: `texts-records.txt` keeps what is made of each."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Samples of a measuring run, and what becomes of each kind: `command_values/texts.txt` keeps the facts."""
+"""Samples of a measuring run, and what becomes of each kind: `texts-run.txt` keeps the facts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables and JSON of nccl-tests: `command_values/texts.txt` keeps what is read of each, or why it is refused.
+"""Tables and JSON of nccl-tests: `texts-tables.txt` keeps what is read of each, or why it is refused.
 
 All that is read of a row of `TEXTS` is in `command_values/tables.txt`, too.
 """

@@ -390,13 +390,17 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         (8, 2.0, 0.1), (8, 2.0, 0.11), (8, 2.0, None), (8, 0.0), (8, -2.0), (8, 2.0, 0.0, "why")])}  # fmt: skip
 
 
-def results() -> Iterator[tuple[str, list[str]]]:
-    """Yield each function, and a line for each of its rows: the arguments and what comes of them."""
+FILES = ("texts", *(f"texts-{name}" for name in (
+    "fleet", "jobs", "looks", "matrices", "model", "processes", "ranks", "records", "run", "tables")))  # fmt: skip
+"""The files of kept values: of this module, and of each module `made_up_NAME`."""
+
+
+def results(file: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each function of a file, and a line for each of its rows: the arguments and what comes of them."""
     named = {f"{each.__module__.removeprefix('ncclprobe.')}.{each.__name__}": (each, CALLS[each]) for each in CALLS}
-    names = ("fleet", "jobs", "looks", "matrices", "model", "processes", "ranks", "records", "run", "tables")
-    others = [importlib.import_module(f"tests.facts.made_up_{name}") for name in names]
-    tables = [named, DERIVED, *(module.rows() for module in others)]
-    for name, (function, rows) in ((name, row) for table in tables for name, row in table.items()):
+    other = f"tests.facts.made_up_{file.removeprefix('texts-')}"
+    table = named | DERIVED if file == "texts" else importlib.import_module(other).rows()
+    for name, (function, rows) in table.items():
         long = [ODD, f"{ODD} {ODD}\n{ODD}"] if isinstance(rows[0], str) else []
         yield name, [f"{each!r:.70} -> {_result(function, each)}" for each in (*rows, *long)]
 
