@@ -59,7 +59,8 @@ def _nccl_inputs(folder: Path) -> Rows:
 
 def _cases_inputs(folder: Path) -> Rows:
     """A sixth of the single lines as whole logs: which of all causes is named, and what to do."""
-    every = (case for text in (*single_ranks.TEXTS, *single_hosts.TEXTS) for case in cases(text))
+    tables = single_ranks.TABLES | single_hosts.TABLES
+    every = (case for text in tables.values() for case in cases(text))
     for case in (case for case in every if not crc32(case.name.encode()) % 6):
         (path := folder / f"{crc32(case.name.encode())}").mkdir()
         for name, text in case.files.items():

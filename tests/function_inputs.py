@@ -412,7 +412,8 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "applies": _applies_inputs, "starts": test_starts.outcomes,
     "bounds": lambda: ((name, value) for name, value in vars(bounds).items() if name.isupper()),
     "backends": _backends_inputs, "layers": _layers_inputs, "rules": _rules_inputs,
-    "log-checks": lambda: single.outcomes((*single_ranks.TEXTS, *single_hosts.TEXTS)), "settings": _settings_inputs,
+    **{f"log-{name}": partial(single.outcomes, text) for tables in (single_ranks.TABLES, single_hosts.TABLES)
+       for name, text in tables.items()}, "settings": _settings_inputs,
     **engine_inputs.FUNCTIONS, **job_inputs.FUNCTIONS, **judge_inputs.FUNCTIONS, **check_inputs.FUNCTIONS,
     **measure_inputs.FUNCTIONS, **cluster_inputs.FUNCTIONS, **probes_inputs.FUNCTIONS, **launch_inputs.FUNCTIONS,
     **ranks_inputs.FUNCTIONS, **watchdog_inputs.FUNCTIONS, **report_inputs.FUNCTIONS, **run_conditions_inputs.FUNCTIONS,

@@ -13,7 +13,7 @@ FEWEST = {"explain-nccl": 20, "explain-silent": 20, "explain-others": 15, "expec
           "shares": 4, "standing": 420, "logs-others": 110, "logs-reasons": 140,
           "logs-ends": 85, "events": 90, "slow-pairs": 80, "pasted-nodes": 140, "mixed-jobs": 180}  # fmt: skip
 FEW = 8
-COSTLY = {"altered-hgx-h100", "altered-aws-p4d", "altered-gb200-tray", "altered-guest-rxe-root", "log-checks", "starts",
+COSTLY = {"altered-hgx-h100", "altered-aws-p4d", "altered-gb200-tray", "altered-guest-rxe-root", "starts",
           "texts", "set-lines", "explain-cases", "drawn-runs", "drawn-systems", "path-fleets"}  # fmt: skip
 OFTEN, AT_TIMES = (), (pytest.mark.slow, pytest.mark.every_time)
 

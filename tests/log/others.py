@@ -44,17 +44,13 @@ ALL_OF_A_HOST = "\n".join(
 FILES = {
     "a rank of eight ends while the others lose it": ranks({rank: "" if rank == 1 else CLOSED for rank in range(8)}),
     "a rank of two ends while the other loses it": ranks({0: CLOSED, 1: ""}),
-    "a host refuses the others": ranks(
-        {**dict.fromkeys((0, 1, 3), "RuntimeError: [gloo/pair.cc:7] connect [127.0.0.1]:4: Connection refused"), 2: ""}
-    ),
+    "a host refuses the others": ranks({**dict.fromkeys((0, 1, 3), "RuntimeError: [gloo/pair.cc:7] connect "
+        "[127.0.0.1]:4: Connection refused"), 2: ""}),
     "a rank that others only waited for": ranks(ALL_BUT_2),
     "a rank that lost connections where all others waited": ranks({**ALL_BUT_2, 2: CLOSED}),
     "a rank that ends with words of its own": plus(ALL_BUT_1, 1, "Failed to open shard 7"),
-    "numbered files": "\n".join(
-        f"%- workerlog.{rank}\n{STEPS}"
-        + "\nW1123 10:00:09.1 77 init.cc:217] *** SIGTERM (@0x3e8) received by PID 77 from PID 7; ***" * (rank != 2)
-        for rank in range(4)
-    ),
+    "numbered files": "\n".join(f"%- workerlog.{rank}\n{STEPS}" + "\nW1123 10:00:09.1 77 init.cc:217] *** SIGTERM "
+        "(@0x3e8) received by PID 77 from PID 7; ***" * (rank != 2) for rank in range(4)),
     "all ranks of a host": ALL_OF_A_HOST,
     "a log of the other of two ranks": f"%- a.log\n[rank0]: {CLOSED}\n%- b.log\n{TRACE}\nValueError: x",
     "two logs of one rank": "\n".join(f"%- {name}.log\n[rank0]: step 7\n{TRACE}\nValueError: x" for name in "ab"),
@@ -71,27 +67,18 @@ FILES = {
         "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at gloo/tcp/"
         "pair.cc:456] op.preamble.length <= op.nbytes. 20000 vs 10000."),
     "the same collective, given up later": "\n".join(
-        f"%- rank{rank}.log\n{watchdog(rank, number=6, ms=12010, when=f'1123 10:00:0{9 if rank == 2 else 1}.0')}"
-        for rank in range(4)
-    ),
+        f"%- rank{rank}.log\n{watchdog(rank, number=6, ms=12010, when=f'1123 10:00:0{9 if rank == 2 else 1}.0')}" for
+        rank in range(4)),
     "a smaller group's size": plus({0: CLOSED, 1: CLOSED, 3: ""}, 0, "tensor parallel world size 2"),
-    "one file of a host for each rank": "\n".join(
-        f"%- out.h{rank}\nh{rank}:7:9 [0] NCCL INFO comm 0x1 rank {rank} nranks 3 cudaDev 0 busId 7 commId 0xa - Init "
-        f"COMPLETE\nbatch {40 - rank} loss 2"
-        + f"\nh{rank}:8:9 [0] misc/socket.cc:49 NCCL WARN {CLOSED_BY} h1<40216>" * (rank != 1)
-        for rank in range(3)
-    ),
-    "all ranks of a host say nothing": "\n".join(
-        f"%- {rank}.log\n{BEGUN.format(rank // 2, rank, rank)}"
-        + f"\nn0:4{rank}:9 [0] misc/socket.cc:58 NCCL WARN {CLOSED_BY} n1<52123>" * (rank < 2)
-        for rank in range(4)
-    ),
+    "one file of a host for each rank": "\n".join(f"%- out.h{rank}\nh{rank}:7:9 [0] NCCL INFO comm 0x1 rank {rank} "
+        f"nranks 3 cudaDev 0 busId 7 commId 0xa - Init COMPLETE\nbatch {40 - rank} loss 2" + f"\nh{rank}:8:9 [0] "
+        f"misc/socket.cc:49 NCCL WARN {CLOSED_BY} h1<40216>" * (rank != 1) for rank in range(3)),
+    "all ranks of a host say nothing": "\n".join(f"%- {rank}.log\n{BEGUN.format(rank // 2, rank, rank)}" +
+        f"\nn0:4{rank}:9 [0] misc/socket.cc:58 NCCL WARN {CLOSED_BY} n1<52123>" * (rank < 2) for rank in range(4)),
     "the kernel killed one": four(3, **{"kernel.n1.log": f"{KERNEL} Memory cgroup out of memory: Killed process 43"}),
     "a pod was killed": four(2, **{"pod.txt": "    State:   Terminated\n      Reason:  OOMKilled"}),
-    "a GPU of a host failed": four(3, **{
-        "kernel.n1.log": f"{KERNEL} NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>",
-        "rank3.log": said_by(3, "RuntimeError: CUDA error: unspecified launch failure"),
-    }),
+    "a GPU of a host failed": four(3, **{"kernel.n1.log": f"{KERNEL} NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', "
+        f"name=<unknown>", "rank3.log": said_by(3, "RuntimeError: CUDA error: unspecified launch failure")}),
 }  # fmt: skip
 MONITOR = (
     "[rank<>]:[E731 22:25:41.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank <>] Heartbeat monitor "
@@ -204,29 +191,25 @@ STACKS = of(
         "by the file's name": stacks(READS),
         "by a line before it": stacks(READS, name="== rank {} =="),
         "by its command": stacks(READS, name="", command="python x --local_rank={}"),
-        "by a log": stacks(READS, name="", pid="10{}")
-        + "\n%- nccl.log\n"
-        + repeated(range(4), "n1:10<>:7 [<>] NCCL INFO comm 0x5 rank <> nranks 4 cudaDev 0 - Init COMPLETE"),
+        "by a log": stacks(READS, name="", pid="10{}") + "\n%- nccl.log\n" + repeated(range(4), "n1:10<>:7 [<>] NCCL "
+            "INFO comm 0x5 rank <> nranks 4 cudaDev 0 - Init COMPLETE"),
         "in another call": stacks(SAVES),
         "in a library": stacks(NATIVE, SAVES, name="", command="sglang::scheduler_TP{}"),
         "a worker of vLLM": stacks(AT_PIPE, AT_BARRIER, name="", command="VLLM::Worker_TP{}"),
         "all workers in one call, and their server": f"{stack(AT_PIPE, 'VLLM::EngineCore')}\n"
         + stacks(AT_BARRIER, AT_BARRIER, name="", command="VLLM::Worker_TP{}"),
-        **{
-            f"beside {name}": f"{stack(AT_PIPE, name)}\n" + stacks(AT_BARRIER, name="", command="VLLM::Worker_TP{}")
-            for name in ("vllm APIServer", "DPCoordinator", "sglang::detokenizer", "sglang::data_parallel_controller")
-        },
+        **{f"beside {name}": f"{stack(AT_PIPE, name)}\n" + stacks(AT_BARRIER, name="", command="VLLM::Worker_TP{}") for
+            name in ("vllm APIServer", "DPCoordinator", "sglang::detokenizer", "sglang::data_parallel_controller")},
         "beside workers of a loader": f"{stack(('wait (a.py:1)', '_worker_loop (worker.py:2)'))}\n{stacks(READS)}",
-        "in seven places": "\n".join(
-            f"%- spy_rank{n}.txt\n{stack((f'f{n} (train.py:{n})',) if n > 7 else WAITS)}" for n in range(14)
-        ),
+        "in seven places": "\n".join(f"%- spy_rank{n}.txt\n{stack((f'f{n} (train.py:{n})',) if n > 7 else WAITS)}" for n
+            in range(14)),
         "no process in a call": stacks(READS, ("step (train.py:9)",)),
         "servers without workers": stacks(AT_PIPE, AT_BARRIER, name="", command="VLLM::EngineCore_{}"),
         "all in one call": stacks(WAITS),
         "without first lines": stacks(READS, name="", pid="10{}").replace("Process", "").replace("Python v3", ""),
         "a thread in a call": "\n".join(f"%- rank{rank}.json\n{spied(rank > 0)}" for rank in range(3)),
     }
-)
+)  # fmt: skip
 
 REFUSED = "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
 ROCE = "n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"
@@ -287,14 +270,10 @@ PASTED = of(
         "GIDs without an address": f"{INDEX}\n{ROCE}\n{BARE}",
         "a GID's two halves": f"{ROCE}\n{INFO} NET/IB: Dev 0 Port 1 qpn 9 mtu 3 GID 0 (80FE/F6999FC9)\n{NO_ANSWER}",
         "GIDs of InfiniBand": f"{ROCE.replace('RoCE', 'IB')}\n{BARE}",
-        **{
-            f"GIDs {own} and {peer}": f"{ROCE}\n{NO_ANSWER} localGid {own} remoteGid {peer}"
-            for own, peer in (("::ffff:10.0.0.1", "::ffff:10.0.0.2"), ("fe80::1", "::ffff:10.0.0.2"))
-        },
-        **{
-            f"a link-local address, {error}": f"{STARTED.format(1)}\n{STARTED.format(2)}\n{TO_LINK_LOCAL.format(error)}"
-            for error in ("Software caused connection abort", "No route to host", "Connection refused")
-        },
+        **{f"GIDs {own} and {peer}": f"{ROCE}\n{NO_ANSWER} localGid {own} remoteGid {peer}" for own, peer in ((
+            "::ffff:10.0.0.1", "::ffff:10.0.0.2"), ("fe80::1", "::ffff:10.0.0.2"))},
+        **{f"a link-local address, {error}": f"{STARTED.format(1)}\n{STARTED.format(2)}\n{TO_LINK_LOCAL.format(error)}"
+            for error in ("Software caused connection abort", "No route to host", "Connection refused")},
         "EFA of one host": "n1:7:9 [0] ofi_process_cq:1039 NCCL WARN NET/OFI Request 0x7f completed with error. RC: "
         "20. Error: unknown error. Completed length: 0, Request: { dev: 1, size: 0, state: CREATED, direction: SEND }",
         "a driver's message is of one host": "Oct 25 06:04:11 n1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0\n"
@@ -307,31 +286,24 @@ PASTED = of(
         "a bar that goes on, before a store": "\n".join((bar(100), bar(110), f"RuntimeError: [1] {NO_ID}", bar(120))),
         "a bar that stands": "\n".join((bar(100), watchdog(1, ms=1803472), bar(100))),
         "another bar": "\n".join((bar(100), watchdog(1, ms=1803472), bar(300, "Epoch 3"))),
-        **{
-            f"memory full, expected {n} lines below": f"{OOM}\n{repeated(range(1, n), 'zorp <>')}\nit fired as expected"
-            for n in (10, 11)
-        },
+        **{f"memory full, expected {n} lines below": f"{OOM}\n{repeated(range(1, n), 'zorp <>')}\nit fired as expected"
+            for n in (10, 11)},
         "memory full on one rank": f"{OOM}\n{DIFFER}",
         "memory full, and steps": f"{steps(0, 5)}\n{OOM}\n{steps(5, 40)}",
         "memory full, steps and another end": f"{steps(0, 5)}\n{OOM}\n{steps(5, 90)}\n{DIFFER}",
-        **{
-            f"a full cgroup, {limit}": "python invoked oom-killer: gfp_mask=0x140cca, order=0\nCall Trace:\n"
-            f"oom-kill:constraint=CONSTRAINT_{limit},task=python,pid=7"
-            for limit in ("MEMCG", "NONE")
-        },
+        **{f"a full cgroup, {limit}": f"python invoked oom-killer: gfp_mask=0x140cca, order=0\nCall "
+            f"Trace:\noom-kill:constraint=CONSTRAINT_{limit},task=python,pid=7" for limit in ("MEMCG", "NONE")},
         "a pod without a node": f"{UNPLACED}\n{JOINING}",
         "a pod without a name": f"{OF_ONE_POD}\n{JOINING}",
         "a pod, and steps": f"{UNPLACED}\n{steps(0, 9)}",
         "a pod that was placed": f"{OF_ONE_POD}\n{PLACED.format('8m  default-scheduler')}\n{JOINING}",
         "a pod of another job": f"w-1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         f"{PLACED.format('pod/w-1')}\n{UNPLACED.replace('w-1', 'other-job-0')}\n{JOINING}",
-        "lines that a terminal cut": cut(
-            f"starting the job with a long line of options --alpha 1 --beta 2 --gamma 3\n{watchdog(1)}\nend of it", 72
-        ),
+        "lines that a terminal cut": cut(f"starting the job with a long line of options --alpha 1 --beta 2 --gamma "
+            f"3\n{watchdog(1)}\nend of it", 72),
         "lines that a wide terminal cut": f"{'please help with what follows, ' * 6}\n{cut(GAVE_UP, 120)}",
-        "rows of one width": repeated(
-            (1, 2, 3, 4), "step <> | loss 2.1000 | lr 1.000e-04 | grad norm 0.900 | 12345.6 tok/s | 31.2 GiB"
-        ) + "\nsrun: error: n2: task 3: Killed",
+        "rows of one width": repeated((1, 2, 3, 4), "step <> | loss 2.1000 | lr 1.000e-04 | grad norm 0.900 | 12345.6 "
+            "tok/s | 31.2 GiB") + "\nsrun: error: n2: task 3: Killed",
         "a rank that wrote on": f"{BUILDS}\n{GAVE_UP}\n{LATER} INFO built 30 of 90 shards",
         "a rank that wrote nothing more": f"{BUILDS}\n{GAVE_UP}",
         "a rank that was ended later": f"{BUILDS}\n{GAVE_UP}\n{LATER} Received SIGTERM, shutting down",
@@ -345,22 +317,17 @@ PASTED = of(
         "a blocked process whose GPU is off the bus": f"{XID.format(79, 'Fatal')}\n{BLOCKED}\n{GAVE_UP}",
         "a file server that came back for one host": nfs("10:00:00 n1", "10:00:01 n2", "10:01:00 n1 OK"),
         "a file server that came back for a while": nfs("09:00:00 n1", "09:00:30 n1 OK", "10:01:00 n1"),
-        **{
-            f"a file server silent since {time} the day before": nfs(f"{time} n1").replace("Mar  1", "Feb 28")
-            for time in ("10:30:00", "10:31:00")
-        },
-        "ranks of which one stands": "\n".join(
-            f"%- rank{rank}.log\n{trained(0, 30 if rank != 5 else 23, 10)}" for rank in range(8)
-        ),
+        **{f"a file server silent since {time} the day before": nfs(f"{time} n1").replace("Mar  1", "Feb 28") for time
+            in ("10:30:00", "10:31:00")},
+        "ranks of which one stands": "\n".join(f"%- rank{rank}.log\n{trained(0, 30 if rank != 5 else 23, 10)}" for rank
+            in range(8)),
         "ranks that ended well": "\n".join(f"%- rank{rank}.log\n{trained(0, 20 + rank, 10)}" for rank in range(4))
         + f"\n{CLOSING}",
         "hosts that number their lines": repeated(range(4), "2026-11-20T08:00:00 - <> - ckpt - INFO :: Saved step 100")
         + "\n" + repeated((0, 1, 3), "2026-11-20T08:00:09 - <> - ckpt - INFO :: Saved step 200"),
         **{f"steps that then take {s} s": f"{trained(0, 20, 10)}\n{trained(20, 30, s, 200)}" for s in (14, 29, 31, 90)},
-        **{
-            f"a rank silent for {s} s": f"%- a.log\n{trained(0, 20, 10)}\n%- b.log\n{trained(0, 20, 10)}\n"
-            f"2026-11-20 08:0{(190 + s) // 60}:{(190 + s) % 60} INFO saved" for s in (59, 61)
-        },
+        **{f"a rank silent for {s} s": f"%- a.log\n{trained(0, 20, 10)}\n%- b.log\n{trained(0, 20, 10)}\n2026-11-20 "
+            f"08:0{(190 + s) // 60}:{(190 + s) % 60} INFO saved" for s in (59, 61)},
         "one of five ranks": "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/5",
         "a build": "world size: 8\nBuilding extension module softmax_cuda...",
         "other last lines": repeated(range(4), "[1,<>]<stderr>:rank <> MPI size: 4")
@@ -477,25 +444,18 @@ CAUSES = of(
     {
         "a consequence beneath its cause": f"%- rank3\n{NO_INTERFACE}\n{UNHANDLED}",
         "two faults": f"%- launcher\n{KILLED.format('n2')}\n%- rank3\n{NO_INTERFACE}",
-        **{
-            f"{end.split()[0]} at {at}": f"%- launcher\n{end}\n{LONE.replace('{}', at)}"
-            for end in (KILLED.format("localhost"), "srun: error: gpu-0-1: task 5: Segmentation fault")
-            for at in ("lo:127.0.0.1", "eth0:172.17.0.2")
-        },
-        **{
-            f"a call that failed, {line[8:40]}": f"n1:7:9 [0] x.cc:1 NCCL WARN {line}\n[rank0]: NCCL failure"
-            for line in (
-                "NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
-                "NET/OFI Couldn't create domain. RC: -12, ERROR: Cannot allocate memory",
-                "NET/OFI Couldn't create a domain. RC: -22, ERROR: Invalid argument",
-                "[/x/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: Connection refused",
-                'Unrecognized element token "Rng" when parsing "Rng"',
-            )
-        },
+        **{f"{end.split()[0]} at {at}": f"%- launcher\n{end}\n{LONE.replace('{}', at)}" for end in (KILLED.format(
+            "localhost"), "srun: error: gpu-0-1: task 5: Segmentation fault") for at in ("lo:127.0.0.1",
+            "eth0:172.17.0.2")},
+        **{f"a call that failed, {line[8:40]}": f"n1:7:9 [0] x.cc:1 NCCL WARN {line}\n[rank0]: NCCL failure" for line in
+            ("NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
+            "NET/OFI Couldn't create domain. RC: -12, ERROR: Cannot allocate memory", "NET/OFI Couldn't create a "
+            "domain. RC: -22, ERROR: Invalid argument", "[/x/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: "
+            "Connection refused", 'Unrecognized element token "Rng" when parsing "Rng"')},
         "NCCL's last error, as torch repeats it": "ncclSystemError: System call failed.\nLast error:\n"
         "nvmlDeviceGetHandleByIndex(3) failed: Unknown Error\nstep 7: Last error: none\nnvml() failed: x",
         "an echo at a peer": f"{ECHO.format('')}\n{PORT_DOWN.format('')}",
         "an echo after": f"{ECHO.format(LATER)}\n{PORT_DOWN.format(FIRST)}",
     }
-)
+)  # fmt: skip
 TEXTS = (SILENT, STACKS, PASTED, FRAMEWORKS, CAUSES)

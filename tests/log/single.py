@@ -65,12 +65,12 @@ def _last(rules: Iterable[Check], log: JobLog, of: tuple[str, Explained]) -> lis
     return found
 
 
-def outcomes(texts: Iterable[str]) -> Iterator[tuple[str, object]]:
+def outcomes(text: str) -> Iterator[tuple[str, object]]:
     """Yield each log with what each check finds in it."""
     known = {JobLog, Explained}
     rules = [each for each in discover("ncclprobe.checks.log", Check) if {need.fact for need in each.needs} <= known]
     signs = tuple(sign for rule in rules if rule.cause for sign in rule.cause.signs)
-    for case in (case for text in texts for case in cases(text)):
+    for case in cases(text):
         log = read(((name, [text.encode()]) for name, text in case.files.items()), signs)
         failing = frozenset((event.stream, event.line) for event in log.events if event.level not in ("INFO", ""))
         first = [(rule.key, each) for rule in rules if len(rule.needs) == 1 for each in rule.run(log)]

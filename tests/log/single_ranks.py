@@ -29,10 +29,9 @@ CRASHES = logs(
     around("prterun noticed that process rank 3 with PID 5 on node n2 ",
           "exited on signal 4 (x)., exited on signal 6 (x)."),
     around("", "got signal: 15, torch.x.SignalException: Process 7, worker 3 unexpectedly failed with exitcode=1, *** "
-               "SIGTERM (@0x3e8) received by PID 77, Exited with exit code 3, exits with return code = -6, a "
-               "ChildFailedError, Received 15 death signal, sigkill_handler] Killing subprocess 7, CalledProcessError: "
-               "x, terminate called after throwing it, raise SignalException, Sending process 7 closing signal "
-               "SIGTERM"),
+          "SIGTERM (@0x3e8) received by PID 77, Exited with exit code 3, exits with return code = -6, a "
+          "ChildFailedError, Received 15 death signal, sigkill_handler] Killing subprocess 7, CalledProcessError: x, "
+          "terminate called after throwing it, raise SignalException, Sending process 7 closing signal SIGTERM"),
     around("    ", "raise SignalException(x), raise ChildFailedError(x)"),
     around("I:", "CalledProcessError: x, *** SIGTERM (@0x3e8) received by PID 77"),
     around("Process 77 got signal: ", "1, 2, 15, 20, 12"),
@@ -92,16 +91,14 @@ EXCEPTIONS = logs(
     around(f"{TRACE}↵OSError: ".replace("\n", "↵"),
           "[Errno 5] x, [Errno 28] x, [Errno 30] x, [Errno 107] x, [Errno 116] x, [Errno 121] x, [Errno 2] x, Stale "
           "file handle, PytorchStreamWriter failed writing file, LocalEntryNotFoundError x"),
-    around(f"{TRACE}↵ValueError: ".replace("\n", "↵"),
-          "CUDA error x, CUDA driver x, CUDA GPUs x, NVML x, NCCL error x, No such device, no GPU, No GPU, Cannot "
-          "allocate memory, Connection x, timed out, No module named x, x.so: cannot open shared object file, x: "
-          "undefined symbol: y, a.h: fatal error: y"),
+    around(f"{TRACE}↵ValueError: ".replace("\n", "↵"), "CUDA error x, CUDA driver x, CUDA GPUs x, NVML x, NCCL error "
+          "x, No such device, no GPU, No GPU, Cannot allocate memory, Connection x, timed out, No module named x, "
+          "x.so: cannot open shared object file, x: undefined symbol: y, a.h: fatal error: y"),
     around("[rank3]: ", "Fatal Python error: Segmentation fault, Fatal Python error: Aborted, Caught signal 11, *** "
-                        "SIGSEGV (@0x0), *** SIGBUS (@0), *** SIGILL (@0), *** SIGFPE (@0), double free or corruption, "
-                        "free(): invalid pointer, malloc(): corrupted, *** stack smashing detected, Floating point "
-                        "exception, Illegal instruction, worker is killed by signal: Killed, worker 7 died "
-                        "unexpectedly, worker exited unexpectedly, the actor died unexpectedly, a worker died "
-                        "unexpectedly, Signal: Segmentation fault"),
+          "SIGSEGV (@0x0), *** SIGBUS (@0), *** SIGILL (@0), *** SIGFPE (@0), double free or corruption, free(): "
+          "invalid pointer, malloc(): corrupted, *** stack smashing detected, Floating point exception, Illegal "
+          "instruction, worker is killed by signal: Killed, worker 7 died unexpectedly, worker exited unexpectedly, "
+          "the actor died unexpectedly, a worker died unexpectedly, Signal: Segmentation fault"),
     around("[rank3]: ", "remote process exited or there was a network error, aborted due to async NCCL error, x",
           "↵[rank3]: Fatal Python error: Segmentation fault"),
     around("[rank3]: ERROR the table of slot 3 is torn↵", "[rank3], [rank2]",
@@ -153,10 +150,9 @@ COLLECTIVES = logs(
     around("[rank3]:[I1122 10:00:00.1 P.cpp:1] ", GAVE_UP),
     around("I:", GAVE_UP),
     around("[rank1]: RuntimeError: ", "Detected mismatch between collectives on ranks. Rank 0 is x but Rank 4 is y, "
-                                      "collective mismatch error, posted incorrect receive info, Mismatched collective "
-                                      "detected, Is there a distributed collective mismatch in your code, "
-                                      "op.preamble.length <= op.nbytes, symmetric registration check failed, data size "
-                                      "doesn't match expected size"),
+          "collective mismatch error, posted incorrect receive info, Mismatched collective detected, Is there a "
+          "distributed collective mismatch in your code, op.preamble.length <= op.nbytes, symmetric registration check "
+          "failed, data size doesn't match expected size"),
     around("I:", "collective mismatch error, Detected mismatch between collectives on ranks. but Rank 4"),
     around("[rank1]: ", "Rank 2 failed to pass monitoredBarrier, [Rank 0]: Rank 1 failed to pass monitoredBarrier, "
                         "Ranks 0: Ranks 2\\, 3 failed to pass monitoredBarrier; Rank 7 failed to pass it, ranks [3\\, "
@@ -287,15 +283,13 @@ KNOWN = logs(
                  "allocate memory, NET/OFI Couldn't open CQ. RC: -12\\, ERROR: Cannot allocate memory, NET/OFI "
                  "Couldn't allocate endpoint. RC: -12\\, ERROR: Cannot allocate memory", "↵NCCL failure"),
     around("[rank3]: ERROR ", "Corrected error received x failed, Corrected error message received x failed, failed to "
-                              "listen on any local network address. Continuing, process group has NOT been destroyed "
-                              "before we destruct: failed, Unable to register cuDNN factory, Unable to register cuFFT "
-                              "factory, Unable to register cuBLAS factory, computation placer already registered, "
-                              "Guessing device ID based on global rank, OMP_NUM_THREADS environment variable failed, "
-                              "couldn't load driver, ignore_errors failed, pip's dependency resolver failed, failed: "
-                              "errors 0, error_file failed, NET/Plugin: Could not find x, libibverbs: Warning: x "
-                              "failed, FutureWarning: failed, UserWarning: failed, DeprecationWarning: failed, Call to "
-                              "bind failed, client reregistration failed, recvVector failed on x, recvValue failed on "
-                              "x, sendBytes failed on x, slot 3 failed",
+          "listen on any local network address. Continuing, process group has NOT been destroyed before we destruct: "
+          "failed, Unable to register cuDNN factory, Unable to register cuFFT factory, Unable to register cuBLAS "
+          "factory, computation placer already registered, Guessing device ID based on global rank, OMP_NUM_THREADS "
+          "environment variable failed, couldn't load driver, ignore_errors failed, pip's dependency resolver failed, "
+          "failed: errors 0, error_file failed, NET/Plugin: Could not find x, libibverbs: Warning: x failed, "
+          "FutureWarning: failed, UserWarning: failed, DeprecationWarning: failed, Call to bind failed, client "
+          "reregistration failed, recvVector failed on x, recvValue failed on x, sendBytes failed on x, slot 3 failed",
           "↵NCCL failure"),
     around("n1:7:7 [0] NCCL TRACE ", "ms for recv operation to complete, Heartbeat monitor timed out, GPU is lost, "
                                      "unhandled system error"),
@@ -353,4 +347,7 @@ I:NCCL version 2.27.3+cuda12.8↵W:Cuda failure 'OS call failed or operation not
     f"""Traceback (most recent call last):↵  File "hub.py", line 1, in get↵KeyError: 'etag'↵retrying↵\
 {"step: loss 2↵" * 199}step: loss 2""",
 )
-TEXTS = tuple(map(of, (CRASHES, EXITS, EXCEPTIONS, CALLS, COLLECTIVES, MORE, SILENT, KNOWN, EACH)))
+TABLES = {
+    **{"crashes": of(CRASHES), "exits": of(EXITS), "exceptions": of(EXCEPTIONS), "calls": of(CALLS), "more": of(MORE)},
+    **{"collectives": of(COLLECTIVES), "silent": of(SILENT), "known": of(KNOWN), "each": of(EACH)},
+}

@@ -117,7 +117,7 @@ def test_every_code_is_of_the_list_and_every_code_of_the_list_has_a_check() -> N
     echoed = {code for check in CHECKS if check.cause for code in check.cause.echoes}
     listed = {code for code in named | echoed if not code.startswith("nccl-bug-2.")} - {ANY, SAME_LINE}
     assert listed <= _vocabulary() | {*NO_LINE_ALONE}
-    kept = (KEPT / "log-checks.txt").read_text(encoding="utf-8")
+    kept = "".join(path.read_text(encoding="utf-8") for path in KEPT.glob("log-*.txt"))
     assert {code for code in _vocabulary() - named if f"'{code}'" not in kept} == {*NO_LINE_ALONE}
     ids = {each.id for each in (*every_check(MACHINE), *every_check(MEASURED))}
     assert {check.cause.doctor for check in CHECKS if check.cause} - {""} <= ids

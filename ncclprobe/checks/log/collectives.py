@@ -90,11 +90,9 @@ def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
     init_process_group for that phase, or make all ranks wait until it ends.
     """
     for hang in _hangs(log):
-        if not (hang.late or hang.silent) or hang.differ:
-            continue
         event, work = next(_lines_of(log, hang))
         absent = tuple(rank for rank in hang.late or hang.silent if not has_called(log, rank, work.seq))
-        if not absent:
+        if hang.differ or not absent:
             continue
         codes = ("timeout-straggler", "rank-crashed", "collective-desync")
         names = ", ".join(map(str, absent[:8]))

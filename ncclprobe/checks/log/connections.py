@@ -344,7 +344,7 @@ def _explained(peer: str, error: str) -> bool:
     """Return whether the address itself is wrong: loopback, link-local, or of a strange interface."""
     scope = peer.partition("%")[2]
     own = peer.startswith(("127.", "::1")) or _leads_nowhere(peer, error)
-    return own or (bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS)))
+    return own or scope.startswith((*CONTAINER_PORTS, *TUNNELS))
 
 
 @cause(

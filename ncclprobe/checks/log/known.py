@@ -65,7 +65,7 @@ def nccl_returned_an_error(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_RETURNED):
         if not demoted(event):
-            yield consequence(log, event, "NCCL returned an error to the program", action="none")
+            yield consequence(log, event, "NCCL returned an error to the program")
 
 
 _LIMIT = "DUE TO TIME LIMIT"
@@ -90,9 +90,9 @@ def ended_in_initialisation(log: JobLog) -> Iterator[Finding]:
     Fix: find out which ranks wrote Init START without Init COMPLETE, and which wrote neither. To see these lines, start
     again with NCCL_DEBUG=INFO.
     """
-    waiting = sorted(rank.rank for rank in log.ranks.values() if rank.init_started > rank.init_complete)
+    waiting = tuple(rank.rank for rank in log.ranks.values() if rank.init_started > rank.init_complete)
     for event in log.having(_LIMIT) if waiting else ():
-        yield consequence(log, event, "the time limit ended the job before Init COMPLETE", peers=tuple(waiting))
+        yield consequence(log, event, "the time limit ended the job before Init COMPLETE", peers=waiting)
 
 
 _PROXY = (
@@ -291,7 +291,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
         codes = ()
     if not codes:
         text = text if found.row.level == "FATAL" else f"{layer_of(event).title} reports an error"
-        told = consequence(log, event, text, action="none", **details)
+        told = consequence(log, event, text, **details)
         return blame_no_rank(told) if of_others(event) else told
     own = layer_of(event)
     by_the_job = {*codes} <= _OF_THE_JOB and (found.row.level != "FATAL" or own.fault == "job")
@@ -442,7 +442,7 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
         raise Unlearned(_why(log, left, explained))
     for event in left[:1]:
         text = f"{len(left)} lines about the end of a process have an unknown form"
-        yield warn(log.where(event), text, evidence=log.evidence(event), action="none")
+        yield warn(log.where(event), text, evidence=log.evidence(event))
 
 
 def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:

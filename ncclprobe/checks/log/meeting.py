@@ -304,7 +304,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     host, and end ranks left by an earlier start.
     """
     for event in log.having(*_MISMATCH):
-        if not demoted(event) and not (INFO_DIFFERS in event.text and is_build_mismatch(event.text)):
+        if not demoted(event) and not is_build_mismatch(event.text):
             twice = number(between(event.text, "rank ")) if _TWICE in event.text else None
             ranks = _odd_sized_ranks(log) if twice is None else (twice,)
             yield said(log, event, "ranks disagree on the members of the job", ranks=ranks, **JOB)
