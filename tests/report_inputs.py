@@ -116,22 +116,12 @@ _UNSETTLED = replace(DOWN, action="retest")
 _JOB = fail("NCCL_IB_HCA", "names no device", blame="job")
 _DAY = day_of("n1", 0)
 _TESTS: Mapping[str, Sequence[NodeReport]] = {
-    "nothing": [],
-    "a day": days([]),
-    "down": days([], [DOWN], [DOWN]),
-    "not looked": days([DOWN], None),
-    "mended": days([DOWN], None, []),
-    "twice": days(*[[DOWN], []] * 2),
-    "flapping": days(*[[DOWN], []] * 3),
-    "flapping, down": days(*[[DOWN], []] * 3, [DOWN]),
-    "flapped": days(*[[DOWN], []] * 3, *[[]] * 24),
-    "flapped long ago": days(*[[DOWN], []] * 3, *[[]] * 31),
-    "unsettled": days([_UNSETTLED], [_HOT, _UNSETTLED]),
-    "hot": days([_HOT]),
-    "a job's": days([_JOB]),
-    "hot, a job's": days([replace(_HOT, blame="job")]),
-    "hot, an image's": days([replace(_HOT, blame="image")]),
-    "hot, a link's": days([replace(_HOT, blame="link")]),
+    "nothing": [], "a day": days([]), "down": days([], [DOWN], [DOWN]), "not looked": days([DOWN], None),
+    "mended": days([DOWN], None, []), "twice": days(*[[DOWN], []] * 2), "flapping": days(*[[DOWN], []] * 3),
+    "flapping, down": days(*[[DOWN], []] * 3, [DOWN]), "flapped": days(*[[DOWN], []] * 3, *[[]] * 24),
+    "flapped long ago": days(*[[DOWN], []] * 3, *[[]] * 31), "unsettled": days([_UNSETTLED], [_HOT, _UNSETTLED]),
+    "hot": days([_HOT]), "a job's": days([_JOB]), "hot, a job's": days([replace(_HOT, blame="job")]),
+    "hot, an image's": days([replace(_HOT, blame="image")]), "hot, a link's": days([replace(_HOT, blame="link")]),
     "hot, to be tested again": days([replace(_HOT, action="retest")]),
     "hot, a note": days([replace(_HOT, severity=Severity.NOTE)]),
     "two faults": days([DOWN, _HOT], [DOWN, fail("GPU2", "is lost", blame="node", action="repair")]),
@@ -150,7 +140,7 @@ _TESTS: Mapping[str, Sequence[NodeReport]] = {
             "unread": [("a", 0, 1), ("a", 0, 0), ("a", 0, 1), ("a", 0, 0), ("a", 5, 1)],
         }.items()
     },
-}
+}  # fmt: skip
 
 
 def _lost(loss: float, since: int, count: int, *changed: str, **more: Any) -> Series:

@@ -95,12 +95,8 @@ COMPLETE
 """
 
 _RELEASES = {
-    "2.10.3": _BEFORE_2_12,
-    "2.20.5": _2_12_TO_2_20,
-    "2.24.3": _FROM_2_24,
-    "2.27.3": _FROM_2_24,
-    "2.30.7": _FROM_2_24,
-}
+    "2.10.3": _BEFORE_2_12, "2.20.5": _2_12_TO_2_20, "2.24.3": _FROM_2_24, "2.27.3": _FROM_2_24, "2.30.7": _FROM_2_24,
+}  # fmt: skip
 
 TORCH = """\
 [W socket.cpp:697] [c10d] The IPv6 network addresses of (n0, 29500) cannot be retrieved (gai error: -2 - Name or \

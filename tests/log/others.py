@@ -58,11 +58,9 @@ FILES = {
     "a rank without a log": plus({0: CLOSED, 1: CLOSED, 3: CLOSED}, 0, "started, world size 4"),
     "a rank without a log that others waited for": plus({0: WAITED, 1: WAITED, 3: WAITED}, 0, "world size 4"),
     "a reason that any rank gives": ranks({**ALL_BUT_1, 1: "ValueError: bad sample 17", 2: ""}),
-    "nobody complains": ranks({0: "", 1: "", 2: ""}),
-    "all complain": ranks(dict.fromkeys(range(4), CLOSED)),
+    "nobody complains": ranks({0: "", 1: "", 2: ""}), "all complain": ranks(dict.fromkeys(range(4), CLOSED)),
     **{f"{n} of 16 have no log": plus(dict.fromkeys(range(16 - n), CLOSED), 0, "world size 16") for n in (7, 8)},
-    "most say nothing": ranks({0: CLOSED, 1: "", 2: "", 3: ""}),
-    "logs of some ranks": ranks({1: WAITED, 2: WAITED}),
+    "most say nothing": ranks({0: CLOSED, 1: "", 2: "", 3: ""}), "logs of some ranks": ranks({1: WAITED, 2: WAITED}),
     "a receiver of another size": plus({**ALL_BUT_1, 0: "", 1: CLOSED}, 0,
         "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at gloo/tcp/"
         "pair.cc:456] op.preamble.length <= op.nbytes. 20000 vs 10000."),
@@ -156,11 +154,8 @@ READS = ("wait (threading.py:320)", "get (queue.py:171)", "__next__ (torch/utils
          "main (train.py:31)", "<module> (train.py:55)")  # fmt: skip
 SAVES = ("barrier (torch/distributed/distributed_c10d.py:3680)", "save (train.py:12)", "<module> (train.py:55)")
 NATIVE = (
-    "ioctl (libc.so.6)",
-    "0x7f12 (libcuda.so.580.65)",
-    "cuStreamSynchronize (libcuda.so.580.65)",
-    "sync (w.py:61)",
-)
+    "ioctl (libc.so.6)", "0x7f12 (libcuda.so.580.65)", "cuStreamSynchronize (libcuda.so.580.65)", "sync (w.py:61)",
+)  # fmt: skip
 AT_BARRIER = ("barrier (torch/distributed/distributed_c10d.py:4812)", "run (vllm/engine.py:9)")
 AT_PIPE = ("wait (multiprocessing/connection.py:1136)", "run (vllm/engine.py:7)")
 

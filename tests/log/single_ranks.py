@@ -206,32 +206,19 @@ ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
 TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{ABORT}"
 BEGINS = "n1:{0}:7 [{0}] NCCL INFO comm 0x1 rank {0} nranks {1} busId {0} commId {1} - Init "
 ENDS = (
-    "abort done done",
-    "done done done",
-    "abort done",
-    "told done done",
-    "done done late",
-    "abort done loss",
-    "done abort abort",
-    "done done abort",
-    "abort abort done",
-    "told told done",
-    "done told done",
-    "done abort done",
+    "abort done done", "done done done", "abort done", "told done done", "done done late", "abort done loss",
+    "done abort abort", "done done abort", "abort abort done", "told told done", "done told done", "done abort done",
     "abort done done done",
-)
+)  # fmt: skip
 SAYS = {"abort": ABORT, "told": TOLD, "late": f"done\n{TOLD}\ndone"}
 BY_PEER = "RuntimeError: Connection closed by peer"
 LOST = "n{}:7:9 [0] x.cc:1 NCCL WARN socketProgress: Connection closed by remote peer {}<40211>"
 
 OF_ENDS = (
-    "training done",
-    "the table of slot 3 is torn: failed",
-    "Failed to open x\niteration 8/ 9 | loss 2\niteration 9/ 9 | loss 2",
-    "Sending process 7 closing signal",
-    "fatal: not a git repository",
-    "x is deprecated, failed",
-)
+    "training done", "the table of slot 3 is torn: failed",
+    "Failed to open x\niteration 8/ 9 | loss 2\niteration 9/ 9 | loss 2", "Sending process 7 closing signal",
+    "fatal: not a git repository", "x is deprecated, failed",
+)  # fmt: skip
 
 
 def _silent(silent: str, count: int, said: str) -> str:

@@ -21,11 +21,9 @@ LINES = {
     "NET/OFI Could not find any optimal provider": "network-plugin",
     "RdmaTransport: cannot open; rdma_context.cpp": "mooncake",
     "(raylet) store_runner.cc:83: System memory request exceeds memory available in /dev/shm": "ray",
-    "KeyboardInterrupt": "terminal",
-    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ": "launcher",
-    "RuntimeError: CUDA error: device-side assert triggered": "cuda",
-    "ValueError: loss is not a number": "program",
-}
+    "KeyboardInterrupt": "terminal", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ": "launcher",
+    "RuntimeError: CUDA error: device-side assert triggered": "cuda", "ValueError: loss is not a number": "program",
+}  # fmt: skip
 
 
 OTHERS = {

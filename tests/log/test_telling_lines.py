@@ -170,15 +170,8 @@ REASONS = (
     *map(os.strerror, (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)),
 )  # fmt: skip
 NO_REASONS = (
-    "out of 3",
-    "unknown: ",
-    "bad alloc",
-    "action required",
-    "required by x",
-    "unexpected",
-    "founded",
-    "limitx",
-)
+    "out of 3", "unknown: ", "bad alloc", "action required", "required by x", "unexpected", "founded", "limitx",
+)  # fmt: skip
 OF_OTHERS = (
     "connect", "connected", "disconnected", "connection", "peer", "peers", "socket", "timed out", "timeout", "time-out",
     "deadline_exceeded", "heartbeat", "heartbeats", "other rank", "other ranks", "another rank", "remote", "worker",

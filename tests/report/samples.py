@@ -32,11 +32,9 @@ BAND = Expectation(100.0, 95.0, "GB/s", "user", "acceptance test", "bands.toml")
 ROW: Measurement = replace(rows.ROW, wrong=0, expectation=BAND, status="pass", busbw_GBps=98.0)
 SLOW: Measurement = replace(ROW, nbytes=4 << 20, busbw_GBps=50.0, status="fail")
 ROWS = (
-    ROW,
-    SLOW,
-    replace(ROW, op="broadcast", redop=None, status="inconclusive"),
+    ROW, SLOW, replace(ROW, op="broadcast", redop=None, status="inconclusive"),
     replace(ROW, op="broadcast", redop=None, nbytes=8, expectation=None, status="unjudged", busbw_GBps=1.5e-5),
-)
+)  # fmt: skip
 LOST_LANES = fail("GPU3", "x8 of 16 lanes", blame="link", action="repair", evidence="/sys", remedy="reseat it")
 HOSTILE = "<script>alert(1)</script>\x1b[2J\x00]]>&\ud800\ufffe`|\r\n::error::x @everyone [a](javascript:b) %0A"
 SLOWEST = Blamed("n1", "node", ("n1",), None, "both", 0.3, 0.999, 8, 8, 2, 3)

@@ -71,18 +71,14 @@ def test_a_verdict_has_its_colour_and_a_pass_that_nothing_judged_has_that_of_wha
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "0"}
 BOTH = {"NO_COLOR": "1", "FORCE_COLOR": "1"}
 ROWS: dict[str, tuple[dict[str, str], str, bool, bool]] = {
-    "a terminal": ({}, "own", False, True),
-    "not ours alone": ({}, "another's", False, True),
-    "mpirun's": (MPIRUN, "another's", False, False),
-    "MPICH's": ({"PMI_RANK": "0"}, "another's", False, False),
+    "a terminal": ({}, "own", False, True), "not ours alone": ({}, "another's", False, True),
+    "mpirun's": (MPIRUN, "another's", False, False), "MPICH's": ({"PMI_RANK": "0"}, "another's", False, False),
     "a rank's own": (MPIRUN, "own", False, True),
     "srun --pty": ({"SLURM_PROCID": "0", "PMIX_RANK": "0"}, "own", False, True),
     "NO_COLOR wins": (BOTH, "own", False, False),
-    "FORCE_COLOR": ({**MPIRUN, "FORCE_COLOR": "1"}, "another's", False, True),
-    "--no-color": ({}, "own", True, False),
-    "a file": ({}, "file", False, False),
-    "a file by force": ({"FORCE_COLOR": "1"}, "file", False, True),
-}
+    "FORCE_COLOR": ({**MPIRUN, "FORCE_COLOR": "1"}, "another's", False, True), "--no-color": ({}, "own", True, False),
+    "a file": ({}, "file", False, False), "a file by force": ({"FORCE_COLOR": "1"}, "file", False, True),
+}  # fmt: skip
 
 
 @each_row(("own", "stdout", "no_color", "coloured"), ROWS.values(), ids=ROWS)
