@@ -225,7 +225,7 @@ class LiveHost:
             words = re.split(r"[\s:]+", line)
             return next((word for word in words if word in self._recordable or self._looks_like_ours(word)), "")
         plain = name.strip("# \t\r")
-        if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
+        if line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
 
@@ -529,7 +529,7 @@ def _plain(value: Any) -> Any:
     """Convert psutil's named tuples to objects."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
+    return {k: getattr(v, "value", v) for k, v in value._asdict().items()}
 
 
 def _module(name: str) -> str:

@@ -104,5 +104,5 @@ def _lines(pid: str, path: str) -> Sequence[str]:
 
     try:
         return within(BLOCKED_S, read, path)
-    except (OSError, HostError, ValueError):
+    except HostError:
         return []

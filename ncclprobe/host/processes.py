@@ -23,7 +23,7 @@ from ncclprobe.host.limited_child import LimitedChild, framed, requests
 from ncclprobe.host.settings import recorded
 from ncclprobe.host.waits import BLOCKED_S, bytes_of, link_or_empty, text_or_empty, waits
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import REFUSALS, Denied, Failed, HostError, Missing
+from ncclprobe.model.errors import REFUSALS, Denied, HostError, Missing
 from ncclprobe.model.units import USER_HZ
 
 _MOVED = ("rchar", "wchar")
@@ -349,7 +349,7 @@ def stat_or_none(path: str) -> list[str] | None:
     """Return the fields of proc_pid_stat(5) from the state on, and the name last; None: the process is gone."""
     try:
         head, _, tail = bytes_of(f"{path}/stat").decode(errors="replace").rpartition(")")
-    except (OSError, Failed):
+    except OSError:
         return None
     fields = tail.split()
     return [*fields, head.partition("(")[2]] if len(fields) > 20 else None
