@@ -15,15 +15,19 @@ from tests.log import mixed as mixed_logs
 from tests.pasted_texts import judged
 
 Rows = Iterator[tuple[str, object]]
-PASTED = Path(__file__).parent / "data" / "pasted.txt"
+DATA = Path(__file__).parent / "data"
+
+
+def _texts_of(file: str) -> Iterator[tuple[str, str]]:
+    texts = re.split(r"(?m)^%% (.*)\n", (DATA / file).read_text(encoding="utf-8"))[1:]
+    return zip(texts[::2], texts[1::2], strict=True)
 
 
 def _forms_inputs() -> Rows:
     """The answers that each form of a pasted text gives, in place of the machine, in all words."""
-    texts = re.split(r"(?m)^%% (.*)\n", PASTED.read_text(encoding="utf-8"))[1:]
-    known = [pasted_cases.FORMS | pasted_cases.SETTINGS]
+    known = [pasted_cases.FORMS]
     known += [module.SAYS | module.SILENT for module in (pasted_containers, pasted_faults)]
-    known.append(dict(zip(texts[::2], texts[1::2], strict=True)))
+    known.append(dict(_texts_of("pasted.txt")))
     for name, text in (row for table in known for row in table.items()):
         for machine, forms in pasted.forms(text).items():
             yield f"{name} {machine}", {form: _in_words(own) for form, own in forms.items()}
@@ -61,7 +65,7 @@ def _pastes_inputs() -> Rows:
     for module in (pasted_containers, pasted_faults):
         for name, text in (module.SAYS | module.SILENT).items():
             yield name, judged(text)
-    for name, text in pasted_cases.UNSAID.items():
+    for name, text in _texts_of("pasted-unsaid.txt"):
         yield f"unsaid: {name}", judged(text)
 
 

@@ -55,54 +55,6 @@ FORMS = {
     "ulimit -l": "$ ulimit -l\n64\n",
     "/proc/self/limits": "Max locked memory         65536                unlimited            bytes\n",
 }
-SETTINGS = {
-    "docker inspect": '    "Config": {\n        "Env": [\n            "NCCL_DEBUG=INFO",\n            "A=1"\n'
-    "        ]\n",
-    "an option of a list": "mpirun:\n- -x\nexport NCCL_DEBUG=INFO\n- NCCL_A=1\n",
-    "env": "HOME=/root\nNCCL_DEBUG=INFO\n",
-    "env with a blank": "A=1\nNCCL_IB_HCA=mlx5_0, mlx5_1\n",
-    "export": "export NCCL_IB_HCA='mlx5_0'\n",
-    "several of a line": "export A=1 B=2  # rails\nexport C=3; export D=4\n",
-    "systemd": '[Service]\nEnvironment=NCCL_DEBUG=INFO "A=1 2"\n',
-    "fish": "set -gx NCCL_DEBUG INFO\nset -l B 2\n",
-    "Dockerfile": "FROM x\nENV NCCL_DEBUG INFO\nENV A=1 B=2\n",
-    "an open quotation mark": "export NCCL_DEBUG='INFO\nexport A=1\n",
-    "csh": "setenv NCCL_DEBUG INFO\n",
-    "before a command": "me@n1:~$ A=on B=2 torchrun --nproc 8 x.py\n",
-    "docker run": 'docker run --gpus all \\\n  -e A=1 --env B="2" \\\n --env=C=3 image\n',
-    "above a log": "$ docker run -e A=1 image\n[rank3]: ncclSystemError: C=3\n$ cat e\nexport B=2\n"
-    "n1:7:7 [0] NCCL INFO ok\n",
-    "mpirun": "mpirun -np 16 -x NCCL_DEBUG=INFO -x PATH ./a\n",
-    "mpirun, with blanks": "mpirun -x NCCL_SOCKET_IFNAME = bond0 -x NCCL_DEBUG=INFO -x PATH ./a\n",
-    "mpirun, an argument on each line": '- mpirun\n- -np\n- "72"\n- -x\n- NCCL_DEBUG=INFO\n- "-x"\n'
-    '- "NCCL_IB_HCA=mlx5"\n- --mca\n- btl\n',
-    "a file of --env-file": '$ cat nccl.list\nNCCL_IB_HCA="mlx5_0"\nA=1\n$ cat run.sh\n'
-    'docker run --env-file nccl.list -e B="2" image\n',
-    "another file": '$ cat my.env\nNCCL_IB_HCA="mlx5_0"\n',
-    "a list of compose": 'services:\n  t:\n    environment:\n      - NCCL_A="INFO"\n      - "NCCL_B=x"\n',
-    "srun": "#SBATCH --export=ALL,C=2\nexport HOST=$(hostname)\nsrun --export=ALL,A=1,B=x,y python t.py\n",
-    "qsub": "#PBS -v A=1,B=x,y\nmpiexec python t.py\n",
-    "a blank before the sign": "export NCCL_IB_HCA = mlx5_0\nexport A=1\n",
-    "a mapping of our names": "values:\n  NCCL_A: INFO\n",
-    "a name in small letters": "$ env | egrep 'NCCL|OMPI'\nOMPI_MCA_pml=ob1\nOMPI_MCA_btl_tcp_if_include=eth0\n"
-    "NCCL_DEBUG=INFO\n",
-    "Kubernetes": (
-        "spec:\n  containers:\n  - name: worker\n    image: i\n    env:\n"
-        '    - name: A\n      value: "1"\n    - name: IP\n      valueFrom:\n        fieldRef: x\n'
-    ),
-    "Kubernetes in braces": '- {name: A, value: "yes"}\n',
-    "compose": 'services:\n  t:\n    environment:\n      NCCL_A: INFO\n      B1: "on"\n',
-    "Python": 'import os\nos.environ["A"] = "1"\n',
-    "Python, unless it is set": 'os.environ.setdefault("A", "1")\n',
-    "a dictionary": 'env.update({"NCCL_A": "1", \'UCX_B\': "x,y", "note": "z"})\n',
-    "JSON": '{"runtime_env": {"env_vars": {"NCCL_A": 1, "TORCH_NCCL_B": "on"}}}\n',
-    "apptainer": "apptainer exec --env A=1,B=x,y img.sif python t.py\n",
-    "conda": "conda env config vars set NCCL_DEBUG=INFO A=1\n",
-    "another command of conda": "conda env create -n x python=3.11\nexport A=1\n",
-    "kubectl": "kubectl set env deploy/t A=1 B=2\n",
-    "with time stamps": "2026-09-01T23:52:54.000000Z export A=1\n2026-09-01T23:52:55.000000Z\n",
-    "a section of several": "$ ibstat\n" + "x y\n" * 20 + "$ env | grep NCCL\nNCCL_DEBUG=INFO\n",
-}
 
 
 def eight_gpus() -> tuple[str, str, str]:
@@ -242,50 +194,5 @@ SAYS = {
             for host, state in (("n1", "Active"), ("n2", "Down"))
             for line in IBSTAT.format(state=state, physical="LinkUp").splitlines()[1:]
         )
-    ),
-}
-IDLE = (
-    QUERY.replace("Current                   : 5", "Current                   : 1")
-    + "    Performance State                     : P8\n    Clocks Event Reasons\n        Idle : Active\n"
-)
-BOOT = "[    1.000000] Linux version 6.1\n" * 3
-UNSAID = {
-    "a port that is down among its kind": "".join(UP.replace("mlx5_0", f"mlx5_{n}") for n in range(7))
-    + IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_7"),
-    "ports that are all up": "".join(UP.replace("mlx5_0", f"mlx5_{n}") for n in range(7)),
-    "a log without a failure": BOOT,
-    "an unknown failure": f"{BOOT}[  9.000000] nvidia 0000:07:00.0: GPU initialization FAILED, giving up\n",
-    "an interface that no text shows": "export NCCL_SOCKET_IFNAME=eth0\n",
-    "what a command says for itself": "$ ls /x\nls: cannot access '/x': No such file or directory\n$ cat r\n"
-    "export NCCL_DEBUG=WARN\n",
-    "strings of a manifest": POD.replace("3", '"3"'),
-    "numbers of a mapping": "environment:\n  NCCL_IB_GID_INDEX: 3\n  NCCL_DEBUG: WARN\n",
-    "one task on each node": BATCH.format(tasks=1, own=""),
-    "a step of its own tasks": BATCH.format(tasks=8, own="--ntasks-per-node=1 "),
-    "GPUs as a container counts them": COMPOSE.format(seen="0,1"),
-    "no packet without a buffer": STATISTICS.format(0),
-    "what nvidia-smi -q might show": SMI,
-    "an idle GPU's speed in lspci": GPU_SLOT.format(speed=2.5, width=16),
-    "two ports that nobody plugged": "eno1 UP 10.0.0.5/24\neno2 DOWN\neno3 DOWN\neno4 DOWN\n",
-    "containers' interfaces": "eth0 UP 10.0.0.5/24\n"
-    + "".join(f"veth{n} {'DOWN' if n == 3 else 'UP'}\n" for n in range(8)),
-    "an idle GPU's link": IDLE,
-    "a variable behind a filter": "$ kubectl exec t -- env | sort | egrep 'NCCL|WORLD'\nLOCAL_WORLD_SIZE=8\n"
-    "NCCL_DEBUG=INFO\nWORLD_SIZE=16\n",
-    "the address of rank 0 behind a filter": "$ env | grep -E 'NCCL|RANK|WORLD'\nRANK=0\nWORLD_SIZE=16\n"
-    "NCCL_DEBUG=INFO\n",
-    "a plugin in folders that nobody listed": "export NCCL_NET_PLUGIN=spcx\n",
-    "a name that a plugin may read": "export NCCL_NET_PLUGIN=spcx\nexport NCCL_IB_NET_LATENCY=50\n",
-    "a variable that a vendor prescribes": "export IB_RX_QUEUE_LEN=8192\nexport NCCL_IB_SL=0\n",
-    "a fact that is not shown": "mlx5_0 port 1 ==> eth0 (Down)\nmlx5_1 port 1 ==> eth1 (Up)\n"
-    "export NCCL_IB_HCA=mlx5_0\n",
-    "another port, if one is up": "mlx5_0 port 1 ==> eth0 (Down)\nmlx5_1 port 1 ==> eth1 (Up)\n"
-    "export NCCL_IB_HCA=mlx5_0\n",
-    "an interface that is up": f"$ ip -br addr\n{ADDRESSES}$ cat r.sh\nexport NCCL_SOCKET_IFNAME=eth0\n"
-    "export GLOO_SOCKET_IFNAME=eth0\n",
-    "all protocols": "export NCCL_PROTO=LL,LL128,Simple\nexport NCCL_SOCKET_IFNAME=eth0\n",
-    "NVLink of a node by itself": (
-        SMI + "    Fabric\n        State : Completed\n        ClusterUUID : 00000000-0000-0000-0000-000000000000\n"
-        "export NCCL_MNNVL_ENABLE=0\n"
     ),
 }

@@ -1,5 +1,6 @@
 """Folders of processes as the kernel shows them, and what is made of each: `texts-processes.txt` keeps it."""
 
+import ctypes
 import json
 import socket
 import struct
@@ -7,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import starmap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +30,7 @@ from ncclprobe.host import (
     waits,
 )
 from ncclprobe.host.live import LiveHost
-from ncclprobe.model.errors import HostError, Missing, TimedOut
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, TimedOut
 from tests.facts.made_up import TEXTS
 
 Files = Mapping[str, str | bytes]
@@ -147,7 +149,7 @@ def _refused(work: Callable[..., object], *given: Any) -> object:
 
 
 def _conf(line: str) -> str:
-    return LiveHost({"NCCL_DEBUG", "NCCL_ALGO"}, lambda name: name.startswith("NCCL"))._conf_line(line)
+    return LiveHost({"NCCL_DEBUG", "NCCL_ALGO", "http_proxy"}, lambda name: name.startswith("NCCL"))._conf_line(line)
 
 
 def _called(host: str, family: socket.AddressFamily) -> object:
@@ -223,6 +225,77 @@ def _patience(*question: str) -> object:
         return host.ask(*question)
 
 
+def _said_by_child(said: str, started: bool = False) -> object:
+    """What is told of a child's answer; without one, what it was asked."""
+    child = processes.ProcessChild({"b", "a"})
+    child._child._process = mock.Mock() if started else None
+    with mock.patch.object(processes.LimitedChild, "ask", side_effect=lambda request, patience_s: said or json.dumps(
+        {"said": [json.loads(request), patience_s]})):  # fmt: skip
+        return _refused(child.ask, "ranks", ("1", "RANK"), 1.5)
+
+
+def _broken(error: Exception) -> object:
+    with mock.patch.object(processes, "state_of_process", side_effect=error):
+        return processes._answer({"do": "process", "of": ["7", "1", "2"]}, ())
+
+
+_PROCESSES: Mapping[int, tuple[str, str, int, Any, str]] = {
+    1: ("systemd", "S", 0, {"RANK": "9", "X": "1"}, ""), 2: ("python", "S", 0, {"RANK": "8"}, ""),
+    5: ("python3", "S", 1, {"A": "u:p@h"}, "python torchrun --nnodes=2 x.py"), 9: ("pt_main_thread", "Z", 5, {}, ""),
+    6: ("python", "R", 5, {"RANK": "0", "A": "b", "B": "c"}, "python x.py"), 7: ("bash", "S", 6, {"WORLD": ""}, ""),
+    8: ("python", "S", 6, {"X": ""}, ""), 20: ("python", "S", 1, Denied("x"), ""),
+    21: ("bash", "S", 1, Denied("x"), ""), 22: ("python", "S", 1, Missing("x"), ""),
+    30: ("bash", "S", 20, {}, "bash torchrun x"), **dict.fromkeys(range(40, 57), ("slow", "D", 1, Failed("held"), "")),
+}  # fmt: skip
+
+
+def _ranks(root: int, *names: str) -> object:
+    """Which of these processes may be ranks; 2 is a thread of the kernel, 8 this process, and 31 has ended."""
+
+    def stat(path: str) -> list[str] | None:
+        own = _PROCESSES.get(pid := int(path.rpartition("/")[2]))
+        return own and [own[1], str(own[2]), *"0000", str(0x200040 * (pid == 2)), *_STAT[7:], own[0]]
+
+    def environment(pid: int) -> Mapping[str, str]:
+        if isinstance(own := _PROCESSES[pid][3], HostError):
+            raise own
+        return own
+
+    with mock.patch.multiple(
+        processes, _pids=lambda: [*_PROCESSES, 31], stat_or_none=stat, environment=environment, time=mock.Mock(),
+        _words_or_none=lambda pid: _PROCESSES[pid][4].split(" "), os=mock.Mock(getpid=lambda: 8, getppid=lambda: 1),
+        _candidate=lambda pid, stat, parent, kept: {"pid": pid, "stat": [*stat[:2], stat[-1]], "of": parent} | kept,
+    ):  # fmt: skip
+        found = processes.ranks_here(root, names, {"A", "RANK"})
+    return found["processes"], found["hidden"], len(found["late"]), found["late"][:1]
+
+
+def _variables(said: bytes) -> object:
+    with mock.patch.object(processes, "bytes_of", side_effect=lambda path: path.encode()[-9:] + b"=1\0" + said):
+        return processes.environment(77)
+
+
+def _parent(stat: str) -> str:
+    with mock.patch.object(tcp_sockets, "_text", return_value=stat):
+        return tcp_sockets._parent("7")
+
+
+def _datagram(kind: int, data: bytes) -> bytes:
+    return (struct.pack("=IHHII", 16 + len(data), kind, 0, 0, 0) + data).ljust((19 + len(data)) & ~3, b"\0")
+
+
+def _told_of_sockets(*answers: bytes) -> object:
+    """What is read of the kernel's datagrams, and what it was asked."""
+    asked = mock.MagicMock()
+    asked.__enter__.return_value.recv.side_effect = answers
+    with mock.patch.object(tcp_sockets.socket, "socket", return_value=asked):
+        try:
+            found: object = [bytes(each) for each in tcp_sockets._dumped(10, 6, 29500, 7)]
+        except OSError as error:
+            found = repr(error), error.filename
+    return found, asked.__enter__.return_value.sendall.call_args[0]
+
+
 _INFO = bytes((1, 0, 2, 3)) + bytes(48) + struct.pack("=2I", 700, 1500) + bytes(60) + struct.pack("=2Q", 9, 11)
 _V1 = "3:freezer:/job\n2:memory:/job\n1:cpu:/job\n"
 _RAN = {"schedstat": "1500000000 1 1"}
@@ -237,7 +310,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "23 0xa 0x200", "23 0x7 0x200", "270 0x1 0x200", "23 0xffff 0x202", "232 0x4", "232 0x3", "281 0x8",
             "61 0x3c", "61 0xffffffffffffffff", "61 0x3fffff", "61 0x400000", "247 0x1 0x3c", "2 0x300",
             "257 0xff 0x300", "257 0x1 0xffa", "2 0xffffff", "35 0x7f 0x0", "230 0x0 0x0 0x7", "230 0x1 0x0",
-            "230 0x0 0x1", "42 0x9", "43 0x5", "43 0x9", "288 0x5", "45 0x9", "202 0x1", "999 0x5", "72 0x9 0x7")]),
+            "230 0x0 0x1", "2 0xffffffffffffffff", "42 0x9", "43 0x5", "43 0x9",
+            "288 0x5", "45 0x9", "202 0x1", "999 0x5", "72 0x9 0x7")]),
         "what it waits for on ARM": (lambda syscall: _waiting(syscall, "aarch64"), ["56 0x1 0x300", "101 0x7 0x0",
             "115 0x0 0x0", "115 0x1 0x0", "63 0x6", "73 0x100 0x2", "22 0x4", "95 0x1 0x3c"]),
         "what it waits for elsewhere": (lambda syscall: _waiting(syscall, "riscv64"), ["63 0x6"]),
@@ -319,7 +393,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "k=u:p@h", "/a/u:p@h", "u@h", "a:b", "http://h/x?q=1?r=2", "h/x?q", "u:p@v:q@h:/x", "x=:p@h"]),
         "lines of a configuration": (_conf, ["NCCL_DEBUG=INFO=x", " NCCL_ALGO = Ring", "NCCL_NEW=7", "#NCCL_DEBUG=INFO",
             "# NCCL_DEBUG", "setenv NCCL_X 7", "OTHER=7", "OTHER 7", "export:NCCL_DEBUG:7", "OTHER: NCCL_ALGO",
-            "\tNCCL_DEBUG=u:p@h\r", "NCCL_DEBUG", ""]),
+            "\tNCCL_DEBUG=u:p@h\r", "NCCL_DEBUG", "", "http_proxy=http://u:p@h/", "setenv http_proxy h"]),
         "records of the ring": (lambda record: live.ring_line(record.encode()), ["6,1,2500000,-;a;b\n c",
             "6,1,7,-,caller=T1,x;m", "6,1;m", "6,1,7;m", "6,1,x,-;m", "6,1,7", "6,1,7,-;a\\x0ab"]),
         "rules of a firewall": (lambda said: _refused(live.statement_types, said), [
@@ -344,6 +418,20 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "answers of the child of processes": (lambda asked: processes._answer(asked, ()), [
             {"do": "process", "of": ["x", "1"]}, {"do": "process", "of": ["999999999", "1", "2"]},
             {"do": "ranks", "of": []}, {"do": "ranks", "of": ["x", "y"]}]),
+        "what a child of processes says": (_said_by_child, [
+            ('{"said": {"a": [1]}}',), ('{"refused": "Denied", "why": "x"}',), ("", True), ("", False)]),
+        "errors in the child of processes": (_broken, [OSError(5, "x"), Missing("x"), ValueError("x"), KeyError("x")]),
+        "refusals of NVML": (lambda error: nvml_server.Library()._attempt(mock.Mock(side_effect=error), "f: "), [
+            ImportError("x"), AttributeError("x"), TypeError("x"), ctypes.ArgumentError("x"), ValueError("x")]),
+        "processes that may be ranks": (_ranks, [
+            (0, "RANK"), (0,), (0, "X", "WORLD"), (5, "X"), (6, "X"), (20, "X"), (-1, "X"), (99, "X")]),
+        "variables of a running process": (_variables, [b"A=b=c\0D=\0odd\0=e\0\xff=1\0A=f", b""]),
+        "parents of processes": (_parent, [("7 (a) b) S 5 0",), ("7 (a) S",), ("",)]),
+        "namespaces": (_of(lambda path: _refused(tcp_sockets.same_network, Path(path))), [
+            {"ns/net": "->net:[1]"}]),
+        "answers about sockets": (_told_of_sockets, [
+            (_datagram(20, b"ab"), b"".join(starmap(_datagram, ((20, b"cdefg"), (20, b"h"), (3, b""), (20, b""))))),
+            (_datagram(20, b"ab") + _datagram(2, struct.pack("=i", -13)),)]),
         "owners": (processes.owner, [0, 4294967290]),
         "system calls of a worker server": (rank_servers.ACCEPT_CALLS.get, ["x86_64", "aarch64", "riscv64"]),
         "questions in words": (live.spell_question, [
