@@ -330,14 +330,10 @@ def test_efa_devices_that_nothing_can_try_are_unknown_and_the_reason_says_what_i
 MACHINE, LOST = "dgx-a100", "mlx5_7"
 """A machine with two NICs for storage, and a rail in the middle of the others."""
 NAMED_BY = {
-    "port DOWN, Polling": {"ib.state", "sync.machine"},
-    "port DOWN, Disabled": {"ib.state", "sync.machine"},
-    "one lane of four": {"ib.rate", "sync.machine"},
-    "half rate": {"ib.rate"},
-    "no RDMA device": {"sync.machine"},
-    "off the PCI bus": {"sync.machine"},
-    "off the PCI bus at boot, others renamed": {"sync.machine"},
-}
+    "port DOWN, Polling": {"ib.state", "sync.machine"}, "port DOWN, Disabled": {"ib.state", "sync.machine"},
+    "one lane of four": {"ib.rate", "sync.machine"}, "half rate": {"ib.rate"}, "no RDMA device": {"sync.machine"},
+    "off the PCI bus": {"sync.machine"}, "off the PCI bus at boot, others renamed": {"sync.machine"},
+}  # fmt: skip
 
 
 @each_row("size", [2, 4])

@@ -99,11 +99,9 @@ _STRANGE = ("NCCL_SOCKET_IFNAMES", "NCCL_ENTIRELY_NEW")
 _file = rows_of(settings=PLAIN, named_files=NamedFiles(), launch=TWO_NODES)
 _algo = rows_of(settings=PLAIN, gpus=gpus(8), links=linked(8), launch=TWO_NODES, software=NO_NCCL)
 _plugin_path = rows_of(
-    settings=setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
-    named_files=NamedFiles(),
-    plugins=Plugins(),
+    settings=setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"), named_files=NamedFiles(), plugins=Plugins(),
     loader=Loader(),
-)
+)  # fmt: skip
 _nccl = rows_of(software=Software({}), launch=ALONE, job=Job())
 _OF_SHELLS, _BY_CALL = ("export", "set", "setenv", "declare"), ("all", "COLL", "init,CALL", "P2P")
 _PIPED, _BUFFERS = ("slurm", "openmpi", "pmi"), ("BUFFSIZE", "LL_BUFFSIZE", "LL128_BUFFSIZE")
@@ -138,13 +136,9 @@ _ifname_match = rows_of(
 )
 _comm_id = rows_of(settings=_at("[fd00::1"), interfaces=PLAIN_HOST, software=NO_NCCL, named_host=CommIdHost())
 _gloo_mismatch = rows_of(
-    environment=Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}),
-    settings=PLAIN,
-    interfaces=PLAIN_HOST,
-    launch=ALONE,
-    job=Job("gloo"),
-    software=NO_NCCL,
-)
+    environment=Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}), settings=PLAIN, interfaces=PLAIN_HOST, launch=ALONE,
+    job=Job("gloo"), software=NO_NCCL,
+)  # fmt: skip
 WITH_STORAGE = fabric(*(port(f"mlx5_{n}") for n in range(8)), port("mlx5_8", link_layer="Ethernet"))
 
 _DENIED = Absent("permission denied", "Denied")

@@ -76,15 +76,9 @@ def _nvlink(code: int, fatal: bool = True) -> Event:
 _TOLD_APART = replace(PAIR, all=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in PAIR.all))
 
 _count = rows_of(
-    gpus=FEWER,
-    job=Job(),
-    launch=Launch(),
-    devices=_NO_NODES,
-    pci=EIGHT_ON_THE_BUS,
-    driver=_LOADED,
-    environment=Environment(),
-    container=BARE_HOST,
-)
+    gpus=FEWER, job=Job(), launch=Launch(), devices=_NO_NODES, pci=EIGHT_ON_THE_BUS, driver=_LOADED,
+    environment=Environment(), container=BARE_HOST,
+)  # fmt: skip
 _NOTHING_SEEN: dict[str, Any] = {"gpus": NO_NVML, "driver": NO_DRIVER, "pci": _PASSED_ON}
 _SEES_ALL, _GRACES = Environment({"NVIDIA_VISIBLE_DEVICES": "all"}), ("GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})

@@ -71,21 +71,13 @@ _ELSEWHERE = replace(
     downs(1, 2, 3), events=tuple(replace(event, device="0000:99:00.0") for event in downs(1, 2, 3).events)
 )
 _AT_BOOT = replace(
-    downs(0.1, 0.11, 0.12),
-    uptime_s=700.0,
+    downs(0.1, 0.11, 0.12), uptime_s=700.0,
     events=tuple(replace(event, at_s=200.0) for event in downs(0.1, 0.11, 0.12).events),
-)
+)  # fmt: skip
 _gdr = rows_of(
-    fabric=fabric(),
-    settings=PLAIN,
-    direct=PEERMEM,
-    gpus=gpus(),
-    pci=pci(),
-    nvlinks=BARE,
-    software=NO_NCCL,
-    launch=Launch(),
-    machine=METAL,
-)
+    fabric=fabric(), settings=PLAIN, direct=PEERMEM, gpus=gpus(), pci=pci(), nvlinks=BARE, software=NO_NCCL,
+    launch=Launch(), machine=METAL,
+)  # fmt: skip
 _gpu_near = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus(), machine=METAL)
 _state = rows_of(fabric=fabric(), settings=PLAIN, launch=Launch(), pci=pci(), gpus=gpus())
 _rate = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus(), described=NamedMachine())

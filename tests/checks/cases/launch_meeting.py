@@ -90,13 +90,9 @@ _OF_EIGHT, _OF_FOUR = (
     for rank, gpus in (("0", "8"), ("8", "4"))
 )
 _gloo = rows_of(
-    interfaces=HOSTS,
-    names=names_of("10.0.0.5", "10.0.0.6"),
-    environments=ifnames("", ""),
-    systems=SYSTEMS,
-    processes=ANY,
-    job=Job(),
-)
+    interfaces=HOSTS, names=names_of("10.0.0.5", "10.0.0.6"), environments=ifnames("", ""), systems=SYSTEMS,
+    processes=ANY, job=Job(),
+)  # fmt: skip
 
 
 def _dropped(family: str) -> Firewall:

@@ -91,11 +91,9 @@ _SHARED = replace(
 _SLOW_INSIDE = Inside("inside n2", "node", "n2", (16, 17), 0.3, 200.0, 3)
 _SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
 _LOOSE = Band(
-    PAIRS,
-    64 << 20,
-    64 << 20,
+    PAIRS, 64 << 20, 64 << 20,
     Expectation(46.0, 0.0, "GB/s", "model", "one NIC of 50 GB/s", "published runs", worst="unjudged", known="1 source"),
-)
+)  # fmt: skip
 _GROSS = replace(_LOOSE, expectation=replace(_LOOSE.expectation, gross=46 / 3))
 _LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
 _TAKEN = NicBytes("n1", "eth0", "ethernet", MANY, MANY, 1.0, False)

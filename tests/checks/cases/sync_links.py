@@ -42,6 +42,10 @@ _OTHER = RoceQos({name: replace(SET, traffic_class="") for name in NODE.ports})
 _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in NODE.ports})
 
 
+_HALF_TOLD = RoceQos({name: replace(SET, slows=_HIDDEN, notifies=(0, 3)) for name in NODE.ports})
+_ASLEEP = Fabric((FAST.devices[0], *changed(Fabric(FAST.devices[1:]), state="DOWN", physical="Sleep").devices))
+
+
 _roce_qos = rows_of(marks=Every({"n0": NODE, "n1": NODE, "n2": _UNSET}), machines=DGXS, gpus=H100S)
 CASES: Cases = {
     "sync.network/rate": [
@@ -50,6 +54,13 @@ CASES: Cases = {
         (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
     ],
     "sync.network/port-state": [
+        (
+            "WARN link: n[2-3] mlx5_1:1 on n2 n3",
+            Every({**THREE_FAST, "n2": ONE_DARK, "n3": _ASLEEP}),
+            UNSET,
+            DGXS,
+            H100S,
+        ),
         ("FAIL link: n1 mlx5_1:1 on n1", Every({"n0": FAST, "n1": ONE_DARK}), UNSET, DGXS, H100S),
         (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
         (Every(dict.fromkeys(("n0", "n1", "n2"), ONE_DARK)), UNSET, DGXS, H100S),
@@ -60,6 +71,8 @@ CASES: Cases = {
         (Every({"n0": _second(1500), "n1": _second(9000)}), UNSET, ANY, NO_FABRICS, _OVER_EFA),
     ],
     "sync.network/pkey": [
+        ("FAIL fabric: n[0-1] on n0 n1", Every({"n0": LIMITED, "n1": LIMITED, "n2": _OPEN}), UNSET),
+        (Every({"n0": LIMITED}), UNSET),
         ("FAIL fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), UNSET),
         ("FAIL fabric: nodes", Every({"n0": _OPEN, "n1": _APART}), UNSET),
         ("WARN fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": LIMITED}), UNSET),
@@ -72,6 +85,10 @@ CASES: Cases = {
         (Every({"n0": FAST}), UNSET, DGXS, H100S),
     ],
     "sync.network/roce-qos": [
+        _roce_qos(
+            "WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2", marks=Every({"n0": NODE, "n1": NODE, "n2": _HALF_TOLD})
+        ),
+        _roce_qos(marks=Every({"n0": NODE, "n1": RoceQos({"mlx5_0:1": SET})})),
         _roce_qos("WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2"),
         _roce_qos("WARN image: mlx5_0:1, mlx5_1:1", marks=Every({"n0": NODE, "n1": _OTHER})),
         _roce_qos(marks=Every({"n0": NODE, "n1": NODE, "n2": _NOTHING})),

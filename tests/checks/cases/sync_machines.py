@@ -34,6 +34,7 @@ from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.process import SharedMemory
 from ncclprobe.facts.software import Software
+from ncclprobe.model.nccl_selection import Decision
 from ncclprobe.model.snapshot import Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
@@ -58,12 +59,16 @@ _OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
 
 
 _nic_count = rows_of(fabrics=_NO_HCAS, settings=SETTINGS, interfaces=HOSTS, software=ANY, machines=DGXS, gpus=H100S)
+_FIVE, _EIGHT_GIB = Every({**DGXS.by_node, "n4": DGX}), SharedMemory(8 * GIB, 8 * GIB)
+_SHARED = ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _EIGHT_GIB, "n4": _SMALL, "n5": ROOMY})
+_ONE, _TWO = (replace(over(""), network=Decision(None, why)) for why in ("one", "two"))
 CASES: Cases = {
     "sync.clock": [
         ("WARN image: n3 on n3", offsets_of(0.0, 0.0, 180.0), HUB),
         ("WARN image: n0 on n0", offsets_of(-180.0, -180.0, -180.0), HUB),
     ],
     "sync.machine/gpu-count": [
+        ("FAIL unknown: n[3-4] on n3 n4", Every({**H100S.by_node, "n3": SEVEN, "n4": gpus(9)}), _FIVE, Job()),
         ("FAIL unknown: n3 on n3", Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
         ("FAIL unknown: nodes", Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
         (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
@@ -90,6 +95,8 @@ CASES: Cases = {
         ("WARN unknown: nodes", Every({"n0": pci(), "n1": MOVED}), TWO_SOCKETS, DGXS, H100S),
     ],
     "sync.limits/limits": [
+        ("NOTE image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _EIGHT_GIB})),
+        ("WARN image: /dev/shm on n4", *_SHARED),
         ("WARN image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _SMALL})),
         ("WARN image: RLIMIT_MEMLOCK", Every({"n0": FREE, "n1": FEW}), ALL_ROOMY),
         (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
@@ -104,8 +111,16 @@ CASES: Cases = {
         ("WARN image: driver", Every({"n0": TORCH, "n1": TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
         (Every({"n0": Software({}), "n1": Software({})}), GPUS),
     ],
-    "sync.versions/nic-fw": [("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")}))],
-    "sync.network/transport": [("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")}))],
+        "sync.versions/nic-fw": [
+        ("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")})),
+        (Every({"n0": FW, "n1": flashed("")}),),
+    ],
+        "sync.network/transport": [
+        ("FAIL image: nodes", Every({f"n{n}": over("IB" if n % 2 else "Socket") for n in range(6)})),
+        ("UNKNOWN: the network of n[0-1] is not known: one", Every({"n0": _ONE, "n1": _TWO})),
+        ("UNKNOWN: the network of n1 is not known: two", Every({"n0": over("IB"), "n1": _TWO})),
+        (Every({"n0": _ONE, "n1": _ONE}),),
+    ],
     "sync.machine/ignore-net-mismatch": [
         (UNLIKE, PLAINS, TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
         (Every({"n0": hcas(8), "n1": hcas(8)}), PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S),

@@ -59,6 +59,9 @@ _SOON = "UNKNOWN: did not join, but rank 0 waited no longer"
 _ALL = four(0, 1, 2, 3)
 _EAST, _WEST = at(region="r", zone="a", group="g"), at(region="r", zone="b", group="h")
 _UNNAMED = replace(_FOUR, node_rank=None, names=())
+_HALVES = [replace(_HALF, peer=f"10.0.0.{9 - n}", node_rank=n) for n in (1, 2, 3)]
+_UNNAMED_4 = replace(_FOUR, node_rank=None)
+_FULL_NAMES = Every(dict.fromkeys(("gpu01.a.b", "gpu03.a.b", "gpu04"), _UNNAMED_4))
 _BY_NAME = Every({"gpu01.cluster": replace(_FOUR, node_rank=None), "gpu03": _FOUR})
 _OTHER_WORLD = Every({**_ALL.by_node, "gpu03": replace(_FOUR, node_rank=2, nnodes=4096)})
 
@@ -69,6 +72,10 @@ _TWO_AND_ONE = "FAIL unknown: gpu[02-03] on gpu02 gpu03; FAIL unknown: gpu04 on 
 _GONE = replace(_RESET, peer="10.0.0.9", detail="gone", node_rank=None)
 CASES: Cases = {
     "sync.nodes/node-missing": [
+        ("FAIL unknown: gpu02 on gpu02", _FULL_NAMES, _waited(node="gpu04")),
+        ("FAIL unknown: gpu[02-04] on gpu02 gpu03 gpu04", four(0), _waited(*_HALVES)),
+        ("UNKNOWN: waited no longer than 55.0 s of 60: the", four(0, 2, 3), _waited(waited_s=55.0, allowed_s=60.0)),
+        ("FAIL unknown: gpu02 on gpu02", four(0, 2, 3), _waited(waited_s=59.9, allowed_s=60.0)),
         ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
         ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
         (_TWO_AND_ONE, four(0), _waited(replace(_HALF, peer="10.77.0.9", detail="left", node_rank=2), _HALF)),
@@ -98,6 +105,9 @@ CASES: Cases = {
         (four(0, 1), _waited()),  # missing
     ],
     "sync.location/placement": [
+        ("WARN job: n3 on n3", placed(*[at(zone="a", group="g")] * 3, at(zone="a", group="h"))),
+        ("NOTE unknown: n[0-1,3-5] on n0 n1 n3 n4 n5", below("s0", "s1", "s2", "s3", "s4", "s5", "s2")),
+        ("NOTE unknown: n[1,3] on n1 n3", placed(at(host="h1"), at(host="h2"), Placement(), at(host="h2"))),
         ("WARN job: n2 on n2", placed(_EAST, _EAST, _WEST)),
         ("WARN job: n[0-1] on n0 n1", placed(_EAST, _WEST)),  # no majority: neither is named before the other
         ("WARN job: n2 on n2", placed(at(zone="a", group="g"), at(zone="a", group="g"), at(zone="a", group="h"))),
