@@ -127,10 +127,8 @@ def _socket_inputs() -> Rows:
         link = SocketLink(gbps, "eth0 of n", known)
         for op in ("all_reduce", "all_gather", "broadcast", "gather", "all_to_all"):
             sizes = ((1 << 20) - 1, 1 << 20, (64 << 20) - 1, 64 << 20)
-            yield (
-                f"{op} over {gbps} {known}",
-                ([sockets.gloo(op, each, link) for each in sizes], sockets.nccl(op, link)),
-            )
+            told = ([sockets.gloo(op, each, link) for each in sizes], sockets.nccl(op, link))
+            yield f"{op} over {gbps} {known}", told
     faces = [SocketInterface(*each, False) for each in (("a", "eth0", 25), ("b", "eth1", 10), ("c", "eth0", 25))]
     odd = [SocketInterface("d", *each) for each in (("veth1", 10, True), ("x", None, False), ("x", 1, None))]
     yield "slowest", [sockets.slowest(each) for each in (faces, [], *([*faces, one] for one in odd))]
@@ -203,10 +201,8 @@ def _weighed_inputs() -> Rows:
             expectation(op, nbytes, Shape((system.gpus,) * nodes), system, settings=kept)
             for op, nodes, nbytes in calls_
         ]
-        yield (
-            f"{settings} {system.name}",
-            [f"{e.worst}/{e.value:.5g}/{e.threshold:.5g}/{e.gross}" if e else "-" for e in found],
-        )
+        told = [f"{e.worst}/{e.value:.5g}/{e.threshold:.5g}/{e.gross}" if e else "-" for e in found]
+        yield f"{settings} {system.name}", told
 
 
 _DECADES = tuple(3 * 10**power for power in range(3, 11))

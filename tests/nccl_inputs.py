@@ -143,10 +143,8 @@ def _port_inputs() -> Rows:
     for text, release in product(("", "mlx5_1", "=mlx5_1", "^mlx5_1", "a:1,d:2", "n0", "^=n00,n01"), RELEASES):
         picked = [select(each, text, release) for each in every]
         parts = [(e.taken, e.down, e.unknown, e.closed, e.beyond) for e in picked]
-        yield (
-            f"ports {text}, {release}",
-            [[brief(len(own), *(p.name for p in own[:3])) for own in part] for part in parts],
-        )
+        told = [[brief(len(own), *(p.name for p in own[:3])) for own in part] for part in parts]
+        yield f"ports {text}, {release}", told
         selector = parse_selector(text, 32)
         if selector.entries:
             yield f"caught by {text}, {release}", caught_besides(selector.entries[0], test_hcas.ELEVEN, selector)

@@ -152,12 +152,9 @@ def places() -> Iterator[tuple[str, Topology]]:
 
 def test_bridges_below_the_last_shared_one_are_counted() -> None:
     for one, other, word in (
-        (("r", "u", "d"), ("r", "u", "e"), "PIX"),
-        (("r", "u", "d"), ("r", "u", "d"), "PIX"),
-        (("r", "u", "d"), ("r", "u", "e", "p"), "PXB"),
-        (("r",), ("s",), "PHB"),
-        ((), (), "PHB"),
-    ):
+        (("r", "u", "d"), ("r", "u", "e"), "PIX"), (("r", "u", "d"), ("r", "u", "d"), "PIX"),
+        (("r", "u", "d"), ("r", "u", "e", "p"), "PXB"), (("r",), ("s",), "PHB"), ((), (), "PHB"),
+    ):  # fmt: skip
         pair = [device("x", GPU_3D, PciPosition("pci0000:00", bridges)) for bridges in (one, other)]
         assert tree_word(*pair) == word
 

@@ -451,10 +451,8 @@ def texts() -> Rows:
         )
         context, known = expectation_context(facts), describe(facts)
         bounds = bound.predicted(facts, draw.choice((1, 4)))
-        yield (
-            f"{number} {name}",
-            [[word(each)] for each in ((context.system, context.why), known.machine, known.why, bounds)],
-        )
+        told = [[word(each)] for each in ((context.system, context.why), known.machine, known.why, bounds)]
+        yield f"{number} {name}", told
 
 
 def plugins() -> Rows:

@@ -61,16 +61,13 @@ def _communicator(row: dict[str, Any], systems: dict[str, Any]) -> Communicator:
                     latency_inter_us=row["latency_us"])
         for kind, values in row["graphs"].items()
     }  # fmt: skip
+    nccl = [list(map(int, text.split("."))) for text in row["nccl"]]
+    functions = {OPS[name]: each for each in row["functions"] for name in each["names"]}
     return Communicator(
-        releases=msgspec.convert([list(map(int, text.split("."))) for text in row["nccl"]], tuple[NcclVersion, ...]),
-        name=row["system"],
-        kind=known["kind"],
-        system=msgspec.convert(plain, NodeSystem),
-        shape=Shape((row["gpus"],) * row["nodes"]),
-        latency_us=row["latency_us"],
-        graphs=Graphs(**found, source="NCCL"),
-        functions={OPS[name]: each for each in row["functions"] for name in each["names"]},
-    )
+        msgspec.convert(nccl, tuple[NcclVersion, ...]), row["system"], known["kind"],
+        msgspec.convert(plain, NodeSystem), Shape((row["gpus"],) * row["nodes"]), row["latency_us"],
+        Graphs(**found, source="NCCL"), functions,
+    )  # fmt: skip
 
 
 def searched(each: Communicator, release: NcclVersion) -> Graphs:

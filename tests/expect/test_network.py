@@ -4,8 +4,6 @@ All values are in tests/data/command_values/{network,copies,sockets}.txt.
 """
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from expect.boxes import A100, ALPS, B200, GB300, H100, HIGH, MEGA, P4DE, PAIR
 from ncclprobe.expect import bands, copies, sockets
@@ -62,16 +60,6 @@ def test_one_node_one_nvlink_fabric_sockets_and_unknown_nics_have_no_limit() -> 
         assert limit(system, Shape(gpus), "all_reduce") is None
     assert limit(replace(H100, nics=0, nic_gbps=0.0, network=None), PAIR, "all_reduce") is None
     assert domains(GB300, Shape((4,) * 32)).ranks == 64
-
-
-@given(
-    st.sampled_from([H100, A100, MEGA, HIGH, P4DE, ALPS, GB300, replace(H100, network=None, gdr=False)]),
-    st.lists(st.integers(1, 4), min_size=2, max_size=40),
-    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "gather"]),
-)
-def test_what_is_normal_is_below_the_hard_limit(system: NodeSystem, gpus: list[int], op: str) -> None:
-    found = limit(system, Shape(tuple(gpus)), op)
-    assert found is None or 0 < found.value_GBps <= found.hard_GBps
 
 
 SLOTS = {generation: copies.host_copy(generation, 16) for generation in (3, 4, 5)}

@@ -184,10 +184,8 @@ def names() -> Rows:
     for wrong in _MISSPELT:
         yield f"wrong {wrong}", word(parameters.nearest(wrong), parameters.looks_like_ours(wrong))
     pairs = (("abcd", "abdc"), ("abcd", "badc"), ("abc", "abcd"), ("abcd", "bcda"), ("", "ab"), ("ca", "abc"))
-    yield (
-        "distances",
-        [word(one, other, [parameters.distance(one, other, limit) for limit in range(4)]) for one, other in pairs],
-    )
+    told = [word(one, other, [parameters.distance(one, other, limit) for limit in range(4)]) for one, other in pairs]
+    yield "distances", told
 
 
 def sweeps() -> Rows:
