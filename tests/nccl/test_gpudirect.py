@@ -39,12 +39,10 @@ def test_products_and_processors_are_known_by_their_names() -> None:
     assert {name: supported(Gpu(0, name)) for name in products} == products
     makers = {
         ("AMD EPYC 9534 64-Core Processor", "x86_64"): "amd",
-        ("INTEL(R) XEON(R) PLATINUM 8570", "x86_64"): "intel",
-        ("Intel(R) Xeon(R) Platinum 8480C", "x86_64"): "intel",
+        **dict.fromkeys((("INTEL(R) XEON(R) 8570", "x86_64"), ("Intel(R) Xeon(R) 8480C", "x86_64")), "intel"),
         ("ZHAOXIN KaiSheng KH-40000@2.2GHz", "x86_64"): "zhaoxin",
         ("POWER9, altivec supported", "ppc64le"): "power",
-        ("", "aarch64"): "arm",
-        ("", "x86_64"): "",
+        **{("", "aarch64"): "arm", ("", "x86_64"): ""},
     }
     assert {name: maker(Cpus((0,), name[0], ()), name[1]) for name in makers} == makers
 
