@@ -8,8 +8,6 @@ from itertools import product
 from pathlib import Path
 
 from fake_sysfs import BRIDGE, GPU_3D, INFINIBAND, NVSWITCH, Sysfs, two_sockets
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.nvlink import NvLink, NvLinks
@@ -21,7 +19,6 @@ from ncclprobe.nccl.paths import PathType, Topology, connected, machine_topology
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")
-LEGEND = {"PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": PHB, "SYS": SYS}
 AWAY = "ffff:ff:ff.0"
 """The end of a link to an NVSwitch that this machine does not show."""
 Links = Mapping[str, Sequence[str]]
@@ -76,11 +73,10 @@ LINKS: dict[str, Links] = {
     "pairs": {f"g{n}": (f"g{n ^ 1}",) * 4 for n in range(4)}, "a processor": {f"g{n}": ("npu",) * 3 for n in range(4)},
 }  # fmt: skip
 NUMA: dict[str, Mapping[str, int | Absent]] = {
-    "two nodes": {},
-    "G0 and N0 not read": {"g0": NOT_READ, "n0": NOT_READ},
+    "two nodes": {}, "G0 and N0 not read": {"g0": NOT_READ, "n0": NOT_READ},
     "none read": {f"{kind}{n}": NOT_READ for kind in "gn" for n in range(4)},
     "none named": {f"{kind}{n}": -1 for kind in "gn" for n in range(4)},
-}
+}  # fmt: skip
 NPU = device("npu", 0x068001, PciPosition("pci0004:00"), vendor=0x1014)
 
 
@@ -157,31 +153,6 @@ def test_bridges_below_the_last_shared_one_are_counted() -> None:
     ):  # fmt: skip
         pair = [device("x", GPU_3D, PciPosition("pci0000:00", bridges)) for bridges in (one, other)]
         assert tree_word(*pair) == word
-
-
-PORTS = st.lists(st.integers(0, 1), max_size=4)
-PLACES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), PORTS), min_size=2, max_size=5)
-
-
-@given(PLACES)
-def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
-    places: list[tuple[int, int, list[int]]],
-) -> None:
-    """NODE of nvidia-smi is NCCL's PHB, the others carry over; paths are symmetric."""
-    found = []
-    for n, (socket, root, ports) in enumerate(places):
-        bridges, way = [f"{socket}.{root}"], f"{socket}.{root}"
-        for port in [*ports, f"end{n}"] if ports else []:
-            bridges += [f"{way}u", f"{way}u{port}"]
-            way = f"{way}u{port}"
-        own = tuple(bridges) if ports else (f"{way}.{n}",)  # alone below a root port of its own
-        found.append(device(f"g{n}", GPU_3D, PciPosition(f"pci{socket}.{root}", own), socket))
-    seen = distances(*found)
-    for (one, other), path in seen.paths.items():
-        word = seen.smi[one, other]
-        assert path is (LOC if one == other else LEGEND[str(word)])
-        assert path is seen.paths[other, one]
-        assert word == seen.smi[other, one]
 
 
 def test_a_machines_facts_give_names_links_and_chip_to_chip_and_links_join_groups() -> None:

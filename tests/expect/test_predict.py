@@ -111,9 +111,8 @@ def test_a_call_waits_as_its_path_makes_it_wait_and_operations_wait_alike() -> N
 
 def test_every_class_has_few_factors_that_are_not_far_from_the_model() -> None:
     for path, factors in CORRECTIONS.items():
-        assert (0.5 <= factors.latency <= 4, 0.7 <= factors.transfer <= 2, 0 <= factors.filling <= 2) == (True,) * 3, (
-            path
-        )
+        fits = (0.5 <= factors.latency <= 4, 0.7 <= factors.transfer <= 2, 0 <= factors.filling <= 2)
+        assert all(fits), path
     assert corrected_us(10, 90, Correction()) == 100  # no correction is the model itself
     assert corrected_us(10, 90, Correction(2, 1, 0.5)) == pytest.approx(20 + 90 + 0.5 * (20 * 90) ** 0.5)
     assert corrected_us(10, 90, Correction(filling=1), start=30) == pytest.approx(40 + 90 + 60)
