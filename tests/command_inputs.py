@@ -261,7 +261,7 @@ def _pseudonyms_inputs(folder: Path) -> Rows:
 
 def _pasted_inputs(folder: Path) -> Rows:
     """What people paste of one machine."""
-    for name, text in (pasted_cases.FORMS | pasted_cases.SAYS).items():
+    for name, text in (pasted_cases.FORMS | pasted_cases.texts_of("pasted-said.txt")).items():
         path = folder / f"{re.sub('[^a-z0-9]+', '-', name)}.txt"
         path.write_text(text)
         yield name, ["doctor", str(path), "--no-config", "--json", "-"]

@@ -1,9 +1,7 @@
 """The logs, running jobs and pasted texts of which it is kept what is made of them: rows of `FUNCTIONS`."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, permutations, product
-from pathlib import Path
 
 from ncclprobe.engine.judge import shares
 from ncclprobe.host import pasted
@@ -15,19 +13,12 @@ from tests.log import mixed as mixed_logs
 from tests.pasted_texts import judged
 
 Rows = Iterator[tuple[str, object]]
-DATA = Path(__file__).parent / "data"
-
-
-def _texts_of(file: str) -> Iterator[tuple[str, str]]:
-    texts = re.split(r"(?m)^%% (.*)\n", (DATA / file).read_text(encoding="utf-8"))[1:]
-    return zip(texts[::2], texts[1::2], strict=True)
 
 
 def _forms_inputs() -> Rows:
     """The answers that each form of a pasted text gives, in place of the machine, in all words."""
-    known = [pasted_cases.FORMS]
-    known += [module.SAYS | module.SILENT for module in (pasted_containers, pasted_faults)]
-    known.append(dict(_texts_of("pasted.txt")))
+    known = [pasted_cases.FORMS, *(module.SAYS | module.SILENT for module in (pasted_containers, pasted_faults))]
+    known.append(pasted_cases.texts_of("pasted.txt"))
     for name, text in (row for table in known for row in table.items()):
         for machine, forms in pasted.forms(text).items():
             yield f"{name} {machine}", {form: _in_words(own) for form, own in forms.items()}
@@ -65,7 +56,7 @@ def _pastes_inputs() -> Rows:
     for module in (pasted_containers, pasted_faults):
         for name, text in (module.SAYS | module.SILENT).items():
             yield name, judged(text)
-    for name, text in _texts_of("pasted-unsaid.txt"):
+    for name, text in pasted_cases.texts_of("pasted-unsaid.txt").items():
         yield f"unsaid: {name}", judged(text)
 
 

@@ -1,6 +1,7 @@
-"""What people paste of one machine: forms, settings, and what is wrong with either, or is not."""
+"""What people paste of one machine, in each form; more of it is in tests/data/pasted*.txt."""
 
-import json
+import re
+from pathlib import Path
 
 from tests.pasted_texts import (
     ADDRESSES,
@@ -12,9 +13,7 @@ from tests.pasted_texts import (
     IP_ADDR,
     LIST,
     MATRIX,
-    NARROW,
     NVLINK,
-    QUERY,
     SMI,
     ULIMIT,
 )
@@ -55,6 +54,13 @@ FORMS = {
     "ulimit -l": "$ ulimit -l\n64\n",
     "/proc/self/limits": "Max locked memory         65536                unlimited            bytes\n",
 }
+STATISTICS = "$ ethtool -S ens3\n     rx_prio3_bytes: 918833\n     rx_prio3_discards: {}\n     rx_out_of_buffer: 0\n"
+
+
+def texts_of(file: str) -> dict[str, str]:
+    """Return the texts of a file of tests/data, by name: a text begins after a line `%% NAME`."""
+    parts = re.split(r"(?m)^%% (.*)\n", (Path(__file__).parent / "data" / file).read_text(encoding="utf-8"))[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def eight_gpus() -> tuple[str, str, str]:
@@ -78,121 +84,3 @@ def eight_gpus() -> tuple[str, str, str]:
 
 def between(one: str, two: str) -> str:
     return "NV18" if one[:3] == two[:3] == "GPU" else "PIX" if one[3:] == two[3:] else "NODE"
-
-
-RAILS = "".join(f"ens{n}f0np0 UP 10.0.{n}.5/24 fe80::1/64\n" for n in range(8))
-NIC_SLOT = """\
-5e:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
-\tNUMA node: 0
-\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
-\t\tLnkSta:\tSpeed {speed}GT/s, Width x{width}
-"""
-GPU_SLOT = NIC_SLOT.replace("Infiniband controller: Mellanox", "3D controller: NVIDIA Corporation")
-DMESG = "[ 12.883120] mlx5_core 0000:18:00.0: firmware version: 28.42.1000\n[ 21.640031] nvidia: loading out-of-tree\n"
-MANAGER = """\
-x nvidia-fabricmanager.service - NVIDIA fabric manager service
-     Active: failed (Result: exit-code) since Mon 2026-11-23 04:12:07 UTC; 2h ago
-Nov 23 04:12:07 n1 systemd[1]: Failed to start nvidia-fabricmanager.service - NVIDIA fabric manager service.
-"""
-PENDING = """\
-Name:             w-3
-Namespace:        ml
-    Environment:
-      FI_PROVIDER:         efa
-Events:
-  Warning  FailedScheduling  3m  default-scheduler  0/4 nodes are available: 4 Insufficient vpc.amazonaws.com/efa.
-"""
-POD = """\
-apiVersion: v1
-kind: Pod
-    env:
-    - name: NCCL_IB_GID_INDEX
-      value: 3
-    - name: NCCL_SOCKET_IFNAME
-      value: "eth0"
-"""
-BATCH = """\
-#SBATCH --ntasks-per-node={tasks}
-export NCCL_DEBUG=WARN
-srun {own}torchrun --nnodes=4 \\
-    --nproc-per-node=8 train.py
-"""
-COMPOSE = """\
-    environment:
-      CUDA_VISIBLE_DEVICES: "{seen}"
-      NCCL_DEBUG: "WARN"
-          devices:
-            - device_ids: ["2", "3"]
-"""
-STATISTICS = "$ ethtool -S ens3\n     rx_prio3_bytes: 918833\n     rx_prio3_discards: {}\n     rx_out_of_buffer: 0\n"
-SAYS = {
-    "one mistake in a block of settings": "NCCL_IB_DISABLE=true\nNCCL_DEBUG=INFO\n",
-    "a variable that nothing filtered": "$ env | sort\nHOME=/root\nLOCAL_WORLD_SIZE=8\nNCCL_DEBUG=INFO\nPATH=/bin\n"
-    "WORLD_SIZE=16\n",
-    "numbers of a manifest": POD,
-    "tasks that each start all workers": BATCH.format(tasks=8, own=""),
-    "a GPU beyond a container's": COMPOSE.format(seen="2,3"),
-    "packets without a buffer": STATISTICS.format(18430277),
-    "an interface of ethtool": "Settings for rdma2:\n\tSpeed: 400000Mb/s\n\tLink detected: yes\n",
-    "a rail that is down": RAILS.replace("ens3f0np0 UP", "ens3f0np0 DOWN"),
-    "a rail without an address": RAILS.replace("10.0.6.5/24 ", ""),
-    "a slow slot of a NIC": NIC_SLOT.format(speed=8, width=16),
-    "a narrow slot of a GPU": GPU_SLOT.format(speed=2.5, width=8),
-    "an Xid": DMESG
-    + "[ 90.1] NVRM: Xid (PCI:0000:cb:00): 79, GPU has fallen off the bus.\n".replace("90.1", "90.100000"),
-    "a fabric manager that failed": MANAGER,
-    "a pod that no node takes": PENDING,
-    "a log in docker's JSON": "".join(
-        json.dumps({"log": f"{line}\n", "stream": "stdout"}) + "\n" for line in ULIMIT.splitlines()
-    ),
-    "a healthy kernel": DMESG,
-    "room in shared memory": "Filesystem Size Used Avail Use% Mounted on\nshm 512G 1G 511G 1% /dev/shm\n",
-    "a narrow link": QUERY,
-    "rows to remap": QUERY + "    Remapped Rows\n        Pending   : Yes\n        Remapping Failure Occurred : No\n",
-    "registration that goes on": QUERY + "    Fabric\n        State                             : In Progress\n",
-    "nvidia-smi": SMI,
-    "a matrix": NARROW,
-    "locked memory": ULIMIT,
-    "a transport that is off": "docker run -e NCCL_P2P_DISABLE=1 i\n",
-    "no port up": "".join(
-        IBSTAT.format(state="Down", physical="Disabled").replace("mlx5_0", f"mlx5_{n}") for n in range(8)
-    ),
-    "a port without subnet manager": DEVINFO.replace("PORT_DOWN (1)", "PORT_INIT (2)").replace(
-        "Ethernet", "InfiniBand"
-    ),
-    "the only port is down": DEVINFO,
-    "a port that is down beside one that is up": UP
-    + IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_1").replace("400", "10"),
-    "links of an SXM2 board that are down": (
-        "GPU 3: Tesla V100-SXM2-32GB (UUID: GPU-1)\n"
-        + "".join(f"\t Link {n}: {'<inactive>' if n in (3, 5) else '25.781 GB/s'}\n" for n in range(6))
-    ),
-    "no NVLink": MATRIX.replace("NV18", "SYS"),
-    "loopback": "export NCCL_SOCKET_IFNAME=lo\n",
-    "quotation marks in a value": '$ cat n.list\nNCCL_IB_HCA="mlx5_0"\n$ docker run --env-file n.list image\n',
-    "little shared memory": "Filesystem Size Used Avail Use% Mounted on\nshm 64M 0 64M 0% /dev/shm\n",
-    "a file that is not there": "$ ls /t.xml\nls: cannot access '/t.xml': No such file or directory\n$ cat r\n"
-    "export NCCL_TOPO_FILE=/t.xml\n",
-    "NVLink to other nodes that is off": (
-        SMI.replace("H100 80GB HBM3", "GB200")
-        + "    Fabric\n        State                 : Completed\n        Status                : Success\n"
-        + "        CliqueId : 32766\n        ClusterUUID : 8f3a51d2-7c1e-4b60-a1f4-0d2c9b7e5a11\n"
-        + "$ cat r.sh\nexport NCCL_CUMEM_ENABLE=0\n"
-    ),
-    "a port that is down while others are up": (
-        "".join(f"mlx5_{n} port 1 ==> eth{n} ({'Up' if n else 'Down'})\n" for n in range(2))
-        + "export NCCL_IB_HCA=mlx5_0\n"
-    ),
-    "a GID that leads nowhere": FORMS["show_gids"] + "$ cat r.sh\nexport NCCL_IB_GID_INDEX=0\n",
-    "an interface of containers for gloo": f"$ ip -br addr\n{ADDRESSES}docker0 DOWN 172.17.0.1/16\n$ cat r.sh\n"
-    "export GLOO_SOCKET_IFNAME=docker0\n",
-    "an interface that is down for NCCL": f"$ ip -br addr\n{ADDRESSES}eth7 DOWN 10.1.0.1/16\n$ cat r.sh\n"
-    "export NCCL_SOCKET_IFNAME=eth7\n",
-    "two hosts of pdsh": (
-        "".join(
-            f"{host}: {line}\n"
-            for host, state in (("n1", "Active"), ("n2", "Down"))
-            for line in IBSTAT.format(state=state, physical="LinkUp").splitlines()[1:]
-        )
-    ),
-}

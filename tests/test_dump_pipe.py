@@ -62,9 +62,16 @@ def torch(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def test_records_are_read_when_torch_has_written_all_of_them(torch: Any, tmp_path: Path) -> None:
+def test_records_are_read_when_torch_has_written_all_of_them(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "dump_3").write_bytes(b"an old one.")
+    monkeypatch.setattr(rank_servers.bounds, "JOB_DUMP_BYTES", len(DUMP))
     assert base64.b64decode(ask_dump(torch(), "3")) == DUMP
+    monkeypatch.setattr(rank_servers.bounds, "JOB_DUMP_BYTES", len(DUMP) - 1)
+    (tmp_path / "pipe_3.pipe").unlink()
+    with pytest.raises(Failed, match=r"dump_3: longer than 0 MiB"):
+        ask_dump(torch(), "3")
 
 
 @pytest.mark.slow
@@ -138,6 +145,10 @@ def test_what_a_rank_has_written_by_itself_is_named_and_not_what_lay_there_befor
         left_dump(pid, "3")
     os.utime(tmp_path / "dump_3")
     assert left_dump(pid, "3") == f"{tmp_path}/dump_3"
+    if os.geteuid() == 0:  # only root gives files away
+        os.chown(tmp_path / "dump_3", 65534, 65534)
+        with pytest.raises(Missing):
+            left_dump(pid, "3")
 
 
 RANK = JobProcess(10, 1, "python", 3, Launch("torchrun", world_size=4), settings={rank_servers.PIPE: "/tmp/p"})

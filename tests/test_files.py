@@ -3,7 +3,10 @@
 import gzip
 import os
 import stat
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -49,6 +52,11 @@ def test_nothing_is_left_beside_a_file_that_could_not_be_replaced(
     with pytest.raises(UsageError, match="cannot be written"):
         files.write(tmp_path / "new", "x")
     assert victim.read_text() == "kept"
+    for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
+        monkeypatch.setattr(files.os, "rename", mock.Mock(side_effect=error))
+        with pytest.raises((KeyboardInterrupt, UsageError)):
+            files.write(tmp_path / "other", "x")
+    assert not list(tmp_path.glob(".other.*"))
 
 
 @needs_root
@@ -159,6 +167,9 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
     assert job_files.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
     with pytest.raises(UsageError, match="no longer a regular file"):
         list(job_files.Blocks(job_files.JobFile(str(pipe), found=True)))
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("-")  # which standard input is not
+    assert job_files.named(["-"]) == (job_files.JobFile("-", 0, True, False),) == (job_files.JobFile("-", once=True),)
     monkeypatch.setattr(job_files.sys, "stdin", None)
     with pytest.raises(UsageError, match="standard input is closed"):
         explain.main(["-"])
@@ -224,6 +235,30 @@ def test_a_log_that_inflates_without_an_end_is_cut_where_its_time_or_its_room_is
     read = job_files.Blocks(file)
     assert sum(map(len, read)) == read.nbytes
     assert read.cut.startswith(f"ends early or is damaged after {read.nbytes} bytes of text: ")
+
+
+def test_a_log_that_breaks_off_says_why_and_how_much_of_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(16))
+    (file,) = job_files.named([str(tmp_path / "x.zst")])
+    raw = mock.MagicMock()
+    raw.__enter__.return_value.peek.return_value = b"rank"
+    raw.__enter__.return_value.read.side_effect = reads = [b"rank 0", OSError(5, "Input/output error")]
+    with monkeypatch.context() as changed:
+        changed.setattr(job_files, "_open", lambda name, found: raw)
+        read = job_files.Blocks(file)
+        assert (list(read), read.cut) == ([b"rank 0"], "could be read only up to 6 bytes: Input/output error")
+        raw.__enter__.return_value.read.side_effect = reads[1:]
+        with pytest.raises(UsageError, match=r"x\.zst: cannot be read: Input/output error$"):
+            list(job_files.Blocks(file))
+    inflated = mock.MagicMock()
+    inflated.__enter__.return_value.read.side_effect = [b"rank", NotImplementedError("odd frame")]
+    library = SimpleNamespace(open=lambda raw, mode: inflated, ZstdError=NotImplementedError)
+    monkeypatch.setattr(job_files, "_ZSTD", (("zstandard", "open"),))
+    monkeypatch.setitem(sys.modules, "zstandard", library)
+    read = job_files.Blocks(file)
+    assert (list(read), read.cut) == ([b"rank"], "ends early or is damaged after 4 bytes of text: odd frame")
 
 
 def test_a_zst_without_a_library_that_reads_it_says_what_to_install(

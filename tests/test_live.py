@@ -90,6 +90,7 @@ def test_files_and_numbers_of_the_system_are_read(host: LiveHost, tmp_path: Path
     assert json.loads(host.ask("access", "/proc/self/status"))["read"] is True
     assert "127.0.0.1" in json.loads(host.ask("resolve", "127.0.0.1"))["addresses"]
     assert json.loads(host.ask("elf", sys.executable))["needed"]
+    assert json.loads(host.ask("elf_symbols", sys.executable, "of no library")) == {"defined": [], "undefined": []}
     assert isinstance(json.loads(host.ask("ld_cache", "libc.so")), list)
     assert host.ask("module", "msgspec").endswith("__init__.py")
 
@@ -154,6 +155,7 @@ def raising(error: Exception) -> Callable[..., Any]:
     [
         (raising(PermissionError(13, "Permission denied")), Denied, "permission denied"),
         (raising(MemoryError()), OutOfTime, "not asked, because "),
+        (raising(ValueError("odd")), Failed, "^resolve n0: odd$"),
         (None, OutOfTime, "not asked, because "),  # no thread can be started
     ],
 )
@@ -205,6 +207,15 @@ def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late()
     one, two, three, four = asked_by
     assert (one, three, two != three) == (two, four, True)
     go_on.set()
+
+
+def test_without_a_thread_for_it_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in ("_thread.start_new_thread", "threading.Thread.start"):
+        monkeypatch.setattr(start, raising(RuntimeError("can't start new thread")))
+    done: list[int] = []
+    assert deadlines.until(time.monotonic() + 60, lambda: 7) == 7
+    deadlines.at_once([lambda number=number: done.append(number) for number in (1, 2)])  # type: ignore[misc]
+    assert done == [1, 2]
 
 
 def test_a_reader_that_breaks_is_a_refusal_and_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.host import files, opener
+from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes links of another user: run the tests as root")
@@ -38,6 +39,10 @@ def test_a_circle_of_links_a_missing_folder_and_a_name_too_long_are_errors_of_th
     for way in ("round", "none/file", "x" * 300, "\0"):
         with pytest.raises(OSError, match=r"^\[Errno"):
             opener.opened(tmp_path / way, os.O_RDONLY)
+    with pytest.raises(FileNotFoundError):
+        opener.opened("", os.O_RDONLY)
+    with pytest.raises(UsageError, match="round: cannot be read: "):
+        files.trusted_folder(tmp_path / "round")
 
 
 def test_a_link_of_the_kernel_is_followed_to_what_is_open(tmp_path: Path) -> None:
@@ -75,7 +80,9 @@ def test_no_folder_is_made_through_a_link_of_another_user(tmp_path: Path) -> Non
     (tmp_path / "theirs").symlink_to("private")
     os.lchown(tmp_path / "theirs", OTHER, OTHER)
     (tmp_path / "file").touch()
-    for way in ("theirs/new", "theirs/new/deep", "theirs", "file", "file/new", "d/" * 2500, "x" * 300):
+    longest = f"{'d' * 200}/" * 20  # as long as no program can open
+    longest = longest[: 4096 - len(f"{tmp_path}/")].rstrip("/").ljust(4096 - len(f"{tmp_path}/"), "d")
+    for way in ("theirs/new", "theirs/new/deep", "theirs", "file", "file/new", "d/" * 2500, "x" * 300, longest):
         with pytest.raises(OSError, match=r"^\[Errno"):
             files.make_folder(tmp_path / way)
     assert [*(tmp_path / "private").iterdir()] == []
@@ -147,7 +154,7 @@ def test_a_copy_is_of_a_whole_file_of_the_folder_that_is_not_too_large(tmp_path:
         with pytest.raises(PermissionError):
             opener.copy_below(tmp_path / "in", str(tmp_path / name), tmp_path / "to", limit)
     with pytest.raises(PermissionError, match=f"uid {THIRD}"):
-        opener.Place(0, "x", frozenset({OTHER, THIRD, OTHER + 1})).refuse_makers({OTHER + 1})
+        opener.Place(0, "x", frozenset({OTHER + 2, THIRD, OTHER + 1})).refuse_makers({OTHER + 1})
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -105,6 +106,20 @@ def test_a_child_is_called_with_its_arguments_and_searches_whole_paths(
     assert (variables["LD_LIBRARY_PATH"], variables["PYTHONPATH"]) == ("/opt/lib;/opt/more", None)
 
 
+def test_a_child_has_the_safety_flags_of_ours_and_the_safe_path_of_releases_that_know_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
+    for on in (*flags, ""):
+        monkeypatch.setattr(sys, "flags", SimpleNamespace(**{name: int(name == on) for name in flags}))
+        for version, safe in (((3, 10, 14), []), ((3, 11, 0), ["-P"])):
+            monkeypatch.setattr(sys, "version_info", version)
+            path = own_child.import_path()
+            begin, _, rest = " ".join(own_child.command("m:f", "a b")).partition(" -c ")
+            assert begin.split()[1:] == [*safe, *([flags[on]] if on else [])]
+            assert rest.endswith(" ".join(("m:f", str(len(path)), *path, "a b")))
+
+
 def test_a_file_of_all_of_ncclprobe_starts_its_children_from_itself(tmp_path: Path) -> None:
     """Named by a relative path, as `python ncclprobe.pyz`."""
     with zipfile.ZipFile(tmp_path / "whole.pyz", "w") as whole:
@@ -175,9 +190,10 @@ def test_root_starts_no_program_that_others_may_change_and_says_so(
 
     wide, own, elsewhere = tmp_path / "open", tmp_path / "own", tmp_path / "elsewhere"
     tool(wide, "open")
+    (tmp_path / "tool").mkdir()
     wide.chmod(0o777)
     mine = tool(own, "own")
-    monkeypatch.setenv("PATH", os.pathsep.join(map(str, (wide, "relative", own))))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{wide}/:relative:{own}")
     assert command.run(["tool"], 10.0) == "own\n"
     mine.chmod(0o644)  # it is no program then
     refuses(str(wide))
@@ -189,6 +205,7 @@ def test_root_starts_no_program_that_others_may_change_and_says_so(
     command.is_own.cache_clear()
     assert command.run(["tool"], 10.0) == "linked\n"
     os.chown(elsewhere / "tool", 65534, 65534)
+    monkeypatch.setenv("PATH", f"{own}:{wide}")
     refuses(str(own))
     mine.unlink()
     tool(own, "own", 0o757)

@@ -86,6 +86,8 @@ def test_a_path_is_told_with_its_kind_owner_and_access_and_a_pipe_is_not_opened(
         content("pipe")
     with pytest.raises(Missing):
         content("none")
+    with pytest.raises(Failed, match="embedded null byte"):
+        content("a\0b")
 
 
 def test_the_files_below_a_path_are_read_and_their_rate_is_plausible(tmp_path: Path, child: PathChild) -> None:
@@ -113,6 +115,7 @@ def test_what_is_read_is_bounded_and_no_link_or_hidden_file(tmp_path: Path, monk
     assert path_rate.rate(str(data)) == {"why": few.format(MIB - 1)}
     (data / "file").write_bytes(bytes(MIB))
     assert path_rate.rate(str(data))["nbytes"] == path_rate.rate(str(data / "file"))["nbytes"] == MIB
+    assert path_rate.rate(str(data))["resident"] is not None  # which an empty file would leave unknown
     (data / "file").unlink()
     for number in range(70):  # of these 64 are read
         (data / f"f{number:02}").write_bytes(bytes(MIB // 32 if number < 63 else 1))
@@ -131,7 +134,7 @@ def test_what_is_read_is_bounded_and_no_link_or_hidden_file(tmp_path: Path, monk
 
 def test_a_child_that_is_late_is_killed_and_the_next_question_has_a_new_one(child: PathChild) -> None:
     with pytest.raises(Failed, match="stat: the process that examines it did not start within 0 s"):
-        child.ask("stat", 0.0)  # which is no path that does not answer
+        child.ask("stat", -1.0)  # which is no path that does not answer
     child.ask("stat", PATIENCE_S)
     first = child._child._process
     assert first

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from ncclprobe.host import polls
 from tests.each_row import some
 
@@ -20,7 +22,9 @@ def asked(tmp_path: Path, source: str, *lines: int) -> tuple[str, str, int] | No
     return polls.asked(str(os.getpid()), [(str(tmp_path / "train.py"), line) for line in lines])
 
 
-def test_the_head_of_the_loop_and_the_lines_near_its_pause_show_what_it_asks_for(tmp_path: Path) -> None:
+def test_the_head_of_the_loop_and_the_lines_near_its_pause_show_what_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         ("while not os.path.exists(p):\n    time.sleep(1)", (2,), ("polls-file", "os.path.exists", 1)),
         ("while not w.is_completed(): sleep(1)", (1,), ("polls-work", "is_completed", 1)),
@@ -41,9 +45,12 @@ def test_the_head_of_the_loop_and_the_lines_near_its_pause_show_what_it_asks_for
     ]
     for source, lines, wanted in some(rows):
         assert asked(tmp_path, source, *lines) == wanted, source
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(rows[0][0])
+    assert polls.asked(str(os.getpid()), [("train.py", 2)]) == rows[0][2]
 
 
 def test_what_cannot_be_read_asks_for_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.py")
-    for path in (tmp_path / "fifo.py", tmp_path, tmp_path / "none.py", Path("/dev/zero")):
+    for path in (tmp_path / "fifo.py", tmp_path, tmp_path / "none.py", Path("/dev/zero"), Path("a\0b")):
         assert polls.asked(str(os.getpid()), [(str(path), 1)]) is None

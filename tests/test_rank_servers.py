@@ -195,17 +195,17 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 def test_the_worker_server_is_asked_at_the_port_or_the_path_on_which_its_thread_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_servers, "_WORKER_BYTES", len(OK) + 2)
+    monkeypatch.setattr(rank_servers, "_WORKER_BYTES", len(OK) + 6)
     monkeypatch.chdir(tmp_path)  # a name may begin at the working directory of the process
     for listening in (tcp("::"), tcp("127.0.0.9"), unix(f"{tmp_path}/w  e"), unix("relative"), unix("\0of-the-test")):
-        with worker(OK + b"{}", listening) as pid:
-            assert ask_server(pid, "fr_trace_json") == "{}"
+        with worker(OK + b"{\r\n\r\n}", listening) as pid:
+            assert ask_server(pid, "fr_trace_json") == "{\r\n\r\n}"
 
 
 @each_row(
     ("answer", "limits", "error", "words"),
     [
-        (b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n", {}, Failed, "fr_trace_json: b'HTTP/1.1 302 Found"),
+        (b"HTTP/1.1 302 " + b"F" * 60 + b"\r\n\r\n", {}, Failed, f"fr_trace_json: b'HTTP/1.1 302 {'F' * 47}'$"),
         (b"HTTP/1.1 2000 OK\r\n\r\n", {}, Failed, "fr_trace_json: b'HTTP/1.1 2000"),
         (None, {"_WORKER_S": 0.05}, TimedOut, "the worker server of process .*: no answer within 0.05 s"),
         (OK + b"x", {"_WORKER_BYTES": len(OK)}, Failed, "longer than"),

@@ -142,6 +142,9 @@ def test_a_log_is_whole_in_its_file_as_it_comes_and_goes_on_after_a_line_without
     assert of(RunLog.read(tmp_path / FILE), "note") == of(log, "note") == ["early", "late"]
     assert is_run_log(tmp_path / FILE)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    (tmp_path / "half").write_text('{"capt')
+    RunLog.resume(tmp_path / "half").close("x")
+    assert (tmp_path / "half").read_text() == '{"end": {"why": "x"}}\n'
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])
     RunLog.resume(tmp_path / FILE).add("note", 3)
     assert of(RunLog.read(tmp_path / FILE), "note") == ["early", "late", 3]
