@@ -3,7 +3,6 @@
 To add one, add a row, run `scripts/golden.py standing`, and read what it kept.
 """
 
-from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -55,7 +54,7 @@ IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rend
 
 def rows() -> Rows:
     """Yield all cases."""
-    for kind in (_missing, _at_work, _children, inside, _records, _in_records, _stacks, _reasons, _arguments, _many):
+    for kind in (_missing, _at_work, inside, _records, _in_records, _stacks, _reasons, _arguments, _many):
         yield from kind()
 
 
@@ -84,22 +83,7 @@ def _missing() -> Rows:
 
 
 def _at_work() -> Rows:
-    """What counts as work of the rank that others wait for, just below each limit and just above it."""
-    changes: Mapping[str, Sequence[dict[str, Any]]] = {
-        "wakes": [{"switches": at, "ran_s": ran_s} for at, ran_s in ((9, 0.02), (10, 0.02), (27, 0.009), (27, 0.011))],
-        "cores": [{"cpu_s": 5.09}, {"cpu_s": 5.11}, {"cpu_s": 5.11, "faults": 19}, {"cpu_s": 5.11, "faults": 22}],
-        "new memory": [{"cpu_s": 5.9, "faults": 179}, {"cpu_s": 5.9, "faults": 181}],
-        "queued": [{"cpu_s": 5 + cores, "queued_s": s} for cores, s in ((0.019, 0.5), (0.021, 0.07), (0.021, 0.09))],
-        "bytes": [{"moved_bytes": 65_000}, {"moved_bytes": 66_000}, {"moved_bytes": 300_000_000}],
-        "threads": [{"others_ran_s": 0.019}, {"others_ran_s": 0.021}],
-        "quota": [{"held_s": 0.8}],
-        "swap": [{"swapped_bytes": 63 << 20}, {"swapped_bytes": 65 << 20}],
-        "memory": [{"memory_s": 0.09}, {"memory_s": 0.11}],
-    }  # fmt: skip
-    for name, each in changes.items():
-        for change in each:
-            yield f"{name}: {change}", of_two(IDLE, later(IDLE, **change))
-    yield "over five seconds", of_two(IDLE, later(IDLE, 5.0, cpu_s=5.4, moved_bytes=300_000))
+    """Work of the rank that others wait for: of its child, and in a loop, just below each limit and just above it."""
     for cpu_s in (3.0, 0.08, 0.021, 0.019):
         compiler = Child("S", 3.0, pid=7, name="cc1plus")
         then = replace(compiler, cpu_s=3.0 + cpu_s, queued_s=0.4)
@@ -111,64 +95,6 @@ def _at_work() -> Rows:
         yield f"a loop for {waits} s", of_two(*loop, texts=texts)
         stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (IN_LOADER, IN_LOADER[::-1])}
         yield f"a loop for {waits} s in another line", of_two(*loop, texts=texts, stacks=stacks)
-
-
-def _children() -> Rows:
-    """What a rank has started, and what it waits for there."""
-    own: Any = {"pipes": ("pipe:[9]",), "pid": 4242, "name": "pt_data_worker"}
-    worker = Child("D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", **own)
-    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",))
-    children = {
-        "on a disk": worker,
-        "asleep": replace(worker, state="S", wchan="hrtimer_nanosleep", call="nanosleep", file=""),
-        "idle": replace(worker, state="S", wchan="", call="poll", file="pipe:[9]"),
-        "reads the rank's orders": replace(worker, state="S", wchan="", call="read", file="pipe:[9]"),
-        "reads another pipe": replace(worker, state="S", wchan="", call="read", file="pipe:[5]"),
-        "wants a lock": replace(worker, state="S", wchan="", call="futex", file=""),
-        "no worker": replace(worker, state="S", wchan="", call="futex", file="", name="sh"),
-        "stopped": replace(worker, state="T", wchan="", call="", file=""),
-        "ended": replace(worker, state="Z", wchan="", call="", file=""),
-        "computes": replace(worker, state="R", wchan="", call="running", file=""),
-    }  # fmt: skip
-    for name, child in children.items():
-        for call in ("poll", "write", "wait4"):
-            state = replace(polls, call=call, file="pipe:[9]" if call == "write" else "", children=(child,))
-            yield f"a child: {name}, {call}", of_two(state)
-        yield f"a child in a queue: {name}", of_two(state, of_children={4242: IN_QUEUE})
-    for ran_s in (1.001, 1.0):
-        child = replace(children["asleep"], ran_s=1.0)
-        state = replace(polls, children=(child,))
-        yield f"a child that ran {ran_s}", of_two(state, later(state, children=(replace(child, ran_s=ran_s),)))
-    idle = Child("S", 3.0, "do_poll", "poll", pipes=("pipe:[9]",), pid=60, name="pt_data_worker")
-    shell = Child("S", 0.1, "do_wait", "wait4", awaits=78, pid=77, name="sh")
-    reader = Child("S", 0.1, "fifo_open", "open", pid=78, name="cat")
-    waits = replace(polls, call="wait4", wchan="do_wait", awaits=77, children=(idle, shell, reader))
-    yield "the child of a child", of_two(waits)
-    lone = replace(worker, pid=60, pipes=())
-    yield "the line of a worker", of_two(replace(polls, children=(lone,)), of_children={60: IN_LOADER})
-    for path in ("queue.py", "multiprocessing/queues.py"):
-        state = replace(IDLE, children=(Child("Z", 0.1, pid=60, name="python"),))
-        yield f"an ended child, in {path}", stuck_in(("get", f"{PYTHON}/{path}"), state=state)
-    pool = (
-        FlightFrame("wait", f"{PYTHON}/threading.py", 3),
-        FlightFrame("map", f"{PYTHON}/multiprocessing/pool.py", 4),
-    )
-    begins = (FlightFrame("_bootstrap", f"{PYTHON}/multiprocessing/process.py", 9), replace(OWN, name="main"))
-    rests = (FlightFrame("get", f"{PYTHON}/multiprocessing/queues.py", 3), *begins)
-    tokenize = (FlightFrame("tokenize", "/home/u/data.py", 7), *begins)
-    workers = [Child("S", 0.1, "", call, pid=pid, name="python") for call, pid in (("read", 60), ("nanosleep", 61))]
-    states = [both(IDLE, still_s=40.0), both(replace(IDLE, children=tuple(workers)), still_s=40.0)]
-    yield (
-        "a worker of a pool",
-        in_stacks(IN_ALL_REDUCE, (*pool, OWN), states=states, of_children={60: rests, 61: tokenize}),
-    )
-    filler, other = (replace(workers[1], pid=pid, pipes=(f"pipe:[{pipe}]",)) for pid, pipe in ((61, 5), (60, 6)))
-    states[1] = both(replace(IDLE, call="read", file="pipe:[5]", children=(other, filler)), still_s=40.0)
-    of_queue = (FlightFrame("get", f"{PYTHON}/multiprocessing/queues.py", 4), OWN)
-    yield (
-        "who fills a queue",
-        in_stacks(IN_ALL_REDUCE, of_queue, states=states, of_children=dict.fromkeys((60, 61), tokenize)),
-    )
 
 
 def _records() -> Rows:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ncclprobe.facts.files.ras import RasAnswer
+from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import py_spy
@@ -13,7 +14,7 @@ from ncclprobe.logs.job.activity import RankView
 from ncclprobe.logs.job.calls import confirmed, launched
 from ncclprobe.model.values import replace
 from tests.localise.meeting import not_stuck
-from tests.localise.standing import C10D, GONE, IDLE, NOTHING, OWN, PYTHON, later
+from tests.localise.standing import C10D, GONE, IDLE, NOTHING, OWN, PYTHON, UNSEEN, later
 
 
 def test_ranks_that_are_past_init_or_only_just_in_it_are_not_called_stuck_there() -> None:
@@ -26,6 +27,61 @@ def test_a_frame_beyond_the_programs_innermost_one_says_nothing_of_its_wait() ->
     stack = (OWN, replace(OWN, filename=f"{PYTHON}/queue.py", name="get"))
     rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack))
     assert "queue" not in activity.doing(rank, "idle").text
+
+
+STILL = LiveRank("S", 0.0, "futex_do_wait", "futex", time_s=1000.0)
+CHILD = Child("S", 0.0, pid=7, name="cc1plus")
+COMPUTES: dict[str, Any] = {"cpu_s": 0.1}
+
+
+def view(change: dict[str, Any], after_s: float = 1.0, first: LiveRank = STILL, **more: Any) -> RankView:
+    """Return a rank in which this has changed between the looks; `children` are what they have computed."""
+    given = change | ({"children": (replace(CHILD, cpu_s=change["children"]),)} if "children" in change else {})
+    return RankView(2, "n1", PROCESS, replace(first, children=(CHILD,)), later(first, after_s, **given), **more)
+
+
+PROCESS = JobProcess(100, 1, "python", 2, Launch())
+AT: tuple[tuple[str, RankView], ...] = (
+    *(("busy", view(each)) for each in (
+        {"moved_bytes": 65_536}, {"others_ran_s": 0.02}, {"held_s": 0.01}, {"children": 0.02},
+        {"cpu_s": 0.5, "faults": 100}, COMPUTES | {"faults": 20}, COMPUTES | {"children": 0.02},
+        {"cpu_s": 0.02, "queued_s": 0.08}, {"switches": 3, "ran_s": 0.005}, {"switches": 20, "ran_s": 0.01})),
+    *(("idle", view(each)) for each in (
+        {}, {"moved_bytes": 65_535}, {"others_ran_s": 0.019}, {"held_s": 0.0}, {"children": 0.019}, {"cpu_s": 0.099},
+        {"faults": 99}, {"cpu_s": 0.02, "queued_s": 0.079}, {"cpu_s": 0.019, "queued_s": 0.9}, {"frozen": True},
+        {"switches": 2, "ran_s": 0.005}, {"switches": 3, "ran_s": 0.0049}, {"switches": 20, "ran_s": 0.0099},
+        {"state": "R"}, {"state": "T"})),
+    *(("spins", view(each)) for each in (
+        COMPUTES | {"faults": 19}, COMPUTES | {"children": 0.019}, {"cpu_s": 0.5, "faults": 99})),
+    *((what, view({"moved_bytes": n}, s)) for what, n, s in (
+        ("busy", 5 * 65_536, 5.0), ("idle", 5 * 65_536 - 1, 5.0), ("busy", 66, 0.0), ("idle", 65, 0.0))),
+    ("idle", view({"switches": 3, "ran_s": 0.005}, 1.1)),
+    ("busy", view({}, hears=True)), ("busy", view({}, received_bytes=4096)), ("idle", view({}, received_bytes=4095)),
+    ("idle", view({}, 2.0, received_bytes=4096)), ("spins", view({}, first=replace(STILL, state="R"))),
+    ("idle", view({"state": "S"}, first=replace(STILL, state="R"))), ("gone", view({"state": "Z"})),
+    *(("stopped", view({"state": state}, first=replace(STILL, state="T"))) for state in "Tt"),
+    ("stopped", view({}, first=replace(STILL, frozen=True))), ("gone", view({"state": "X"})),
+    ("gone", RankView(2, "n1", None, STILL, STILL)), ("gone", RankView(2, "n1", PROCESS, STILL, GONE)),
+    ("unseen", RankView(2, "n1", PROCESS, STILL, UNSEEN)), ("unseen", RankView(2, "n1", PROCESS, UNSEEN, STILL)),
+)  # fmt: skip
+"""What a rank does at each threshold and just beside it."""
+
+
+def test_what_a_rank_does_is_told_by_the_threshold_of_each_number() -> None:
+    assert [(at, what) for at, (what, rank) in enumerate(AT) if activity.activity(rank) != what] == []
+    for words, rank in (
+        ("0.5 cores", view({"cpu_s": 1.0}, 2.0)),
+        ("0.1 cores", view(COMPUTES | {"switches": 3, "ran_s": 0.005})),
+        ("0.1 cores, between sleeps", view({"cpu_s": 0.09, "switches": 3, "ran_s": 0.005})),
+        ("0.0 cores, waiting for a processor", view({"queued_s": 0.2}, 2.0)),
+        ("0.0 cores", view({"queued_s": 0.19}, 2.0)),
+        ("0.0 cores, 1 MB/s read and written", view({"moved_bytes": 2_000_000}, 2.0)),
+        ("0.0 cores", view({"moved_bytes": 1_999_999}, 2.0)),
+        ("0.0 cores, 4 KiB/s received, held back by the quota of its cgroup",
+         view({"held_s": 0.1}, 2.0, received_bytes=8192)),
+        ("66.0 cores, 66 MB/s read and written", view({"cpu_s": 0.066, "moved_bytes": 66_000}, 0.0)),
+    ):  # fmt: skip
+        assert activity.doing(rank, "busy").text == f"is at work ({words})"
 
 
 def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for() -> None:
