@@ -155,6 +155,37 @@ def test_long_lines_are_cut_shorter_where_there_are_very_many() -> None:
     assert len(found.events) == 4000
 
 
+SAYS = (
+    "NCCL WARN x", "error", "an Error", "ERROR", "Traceback", "it failed", "Failed", "FAILED", "failure",
+    "Failure", "Timed out", "timed out", "Timeout", "timeout", "fatal", "Fatal", "FATAL", "abort", "Abort", "Killed",
+    "killed", "terminate called", "exitcode", "Exitcode", "exit code", "SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT",
+    "SIGBUS", "exception: x", "Exception: x", "what(): x", "CANCELLED", "died", "marked dead", "is dead", "SIGINT",
+    "is terminated", "Missing ranks", "Exit with status 7", "ABORT", "BAD TERMINATION", "RUNNING AT n1", "Hangup",
+    "not accessible", "non-zero status", "low on resource", "(stopped sending heartbeats)", "not enough slots",
+    "are waiting for remainder", "unable to reliably start", "lost communication", "Peer host id: 7", "SIGHUP",
+    "can't open file", "panic", "--- Logging error ---", "Command not found", "Received signal", "Forwarding signal",
+    "does not exist", "expired", "Expired", "undefined symbol", "Incompatible", "No space left", "not permitted",
+    "not allowed", "not installed", "not implemented", "not loaded", "not responding", "exhausted", "hangup",
+    "already in use", "is required", "cannot x", "can't x", "unable to x", "Unable to x", "could not x", "no such x",
+    "No such x", "not found", "Not found", "not detected", "not supported", "refused", "Refused", "denied", "Denied",
+    "exceeds", "invalid x", "Invalid x", "insufficient", "not enough", "preempted", "Interruption", "unreachable",
+    "NULL value", "Bus error", "bus error", "Segmentation", "marked as dead", "Unauthorized", "mismatch", "Mismatch",
+    "corrupt", "Corrupt", "a WARN x", "Powering off", "<warn>", "unavailable", "exceeded", "Evicted", "restart",
+    "Attempt", "requeue", "Resuming", "Restoring trial 7", "as expected here", "will be retried", "NCCL version 2.27.3",
+    "- Init START", "- Init COMPLETE", "Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using", "NET/IB : Using",
+    "torch version 2", "PyTorch version 2", "world size", "world_size", "World size", "World Size", "WORLD_SIZE",
+    "GLOBAL_RANK: 1", "MPI size: 2",
+)  # fmt: skip
+
+
+def test_each_word_of_a_failure_or_of_the_job_keeps_its_line_wherever_it_stands() -> None:
+    work = "zeta is at work\n" * 130
+    found = {word: [each.line for each in log(a=f"{work}zeta {word}\n{work}").events] for word in (*SAYS, "loss")}
+    assert [word for word, lines in found.items() if lines != [131]] == ["loss"]
+    (told,) = log(a=f"{'-' * 74}\nzeta was started as it has to be on 7 hosts\n{'-' * 74}\n{work}").events
+    assert (told.line, told.text) == (2, "zeta was started as it has to be on 7 hosts")
+
+
 def test_text_of_two_bytes_a_character_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(("\ufeff" + WARN).encode("utf-16-le"))
