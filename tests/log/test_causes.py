@@ -6,7 +6,6 @@ from ncclprobe.logs.causes import causes
 from ncclprobe.logs.job_log import JobLog
 from ncclprobe.logs.rank_ends import clocks
 from ncclprobe.logs.reader import read
-from ncclprobe.logs.timeline import missing_ranks
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
 from tests.each_row import each_row
@@ -66,8 +65,3 @@ def test_clocks_are_compared_by_what_hosts_did_together(other: int, ahead_s: dic
     logs = {"a": INIT.format(s=1, h="n0", r=0, c=9), "b": INIT.format(s=41, h="n1", r=1, c=other)}
     found = clocks(read((name, [text.encode()]) for name, text in logs.items()))
     assert (found.ahead_s, words in found.in_words()) == (ahead_s, True)
-
-
-def test_ranks_without_a_log_are_asked_for() -> None:
-    log = read([("a", [INIT.format(s=1, h="n0", r=0, c=8).replace("nranks 2", "nranks 8").encode()])])
-    assert missing_ranks(log) == tuple(range(1, 8))
