@@ -116,17 +116,11 @@ def test_thousands_of_strange_names_are_not_all_compared() -> None:
 @each_row(
     ("name", "version", "default"),
     [
-        ("NCCL_IB_TIMEOUT", None, 20),
-        ("NCCL_IB_TIMEOUT", (2, 30, 7), 20),
-        ("NCCL_IB_TIMEOUT", (2, 21, 5), 18),
-        ("NCCL_IB_TIMEOUT", (2, 12, 0), 14),
-        ("NCCL_IB_TIMEOUT", (2, 1, 0), None),
-        ("NCCL_IB_SL", None, None),
-        ("NCCL_CUMEM_ENABLE", (2, 18, 3), 0),
-        ("NCCL_CUMEM_ENABLE", (2, 29, 7), -2),
-        ("NCCL_BUFFSIZE", None, 4194304),
+        ("NCCL_IB_TIMEOUT", None, 20), ("NCCL_IB_TIMEOUT", (2, 30, 7), 20), ("NCCL_IB_TIMEOUT", (2, 21, 5), 18),
+        ("NCCL_IB_TIMEOUT", (2, 12, 0), 14), ("NCCL_IB_TIMEOUT", (2, 1, 0), None), ("NCCL_IB_SL", None, None),
+        ("NCCL_CUMEM_ENABLE", (2, 18, 3), 0), ("NCCL_CUMEM_ENABLE", (2, 29, 7), -2), ("NCCL_BUFFSIZE", None, 4194304),
         ("NCCL_MIN_CTAS", None, None),
     ],
-)
+)  # fmt: skip
 def test_defaults_go_by_the_version(name: str, version: tuple[int, int, int] | None, default: int | None) -> None:
     assert default_of(table()[name], version) == default

@@ -91,10 +91,8 @@ def linked(link: PcieLink | Absent) -> tuple[Any, ...]:
         (host.caps, (Container(), user(), SMALL, host.NEW_DRIVER, Launch(), host.NCCL_2_27, host.PLAIN), Job(), SKIP),
         (host.timesync, (TimeSync(False), TORCHRUN), Job(), SKIP),
         (host.timesync, (TimeSync(False), host.TWO_NODES), LOCAL, SKIP),
-        (host.timesync, (TimeSync(False), host.TWO_NODES), Job(), WARN),
-        (remap, (box(OLD, OLD),), Job(), SKIP),
-        (gpu_width, (box(GRACE, GRACE),), Job(), SKIP),
-        (gpu_gen, (box(GRACE, GRACE),), Job(), SKIP),
+        (host.timesync, (TimeSync(False), host.TWO_NODES), Job(), WARN), (remap, (box(OLD, OLD),), Job(), SKIP),
+        (gpu_width, (box(GRACE, GRACE),), Job(), SKIP), (gpu_gen, (box(GRACE, GRACE),), Job(), SKIP),
         (nic_link, linked(UNTOLD), Job(), SKIP),
         (nic_link, linked(Absent("permission denied", "Denied")), Job(), UNKNOWN),
         (nic_fits, SPARK, Job(), SKIP),  # it splits its NIC on purpose
@@ -113,10 +111,8 @@ def linked(link: PcieLink | Absent) -> tuple[Any, ...]:
         (master_reach, (TWO_NODES, FAR), Job(), SKIP),  # rank 0 itself
         (master_reach, (NODE1, LOST, replace(AT, outcome="resolve")), Job(), SKIP),
         (master_reach, (NODE1, Master("node0", ("127.0.1.1",)), replace(AT, outcome="refused")), Job(), SKIP),
-        (master_reach, (NODE1, FAR), Job(), UNKNOWN),
-        (master_reach, (NODE1, FAR, AT), Job(), PASS),
-        (unproven, (Proof("munge", proved=True),), Job(), PASS),
-        (unproven, (), Job(), SKIP),
+        (master_reach, (NODE1, FAR), Job(), UNKNOWN), (master_reach, (NODE1, FAR, AT), Job(), PASS),
+        (unproven, (Proof("munge", proved=True),), Job(), PASS), (unproven, (), Job(), SKIP),
     ],
 )  # fmt: skip
 def test_a_check_applies_only_where_it_can_tell_something(check: Check, facts: Any, job: Job, status: Status) -> None:
@@ -140,16 +136,11 @@ def test_one_fault_is_one_finding_and_not_two(checks: list[Check], facts: Any, e
 @each_row(
     ("launch", "gpus", "job", "ranks"),
     [
-        (TORCHRUN, NO_GPUS, Job(), 4),
-        (Launch(), FOUR, Job(), 4),
-        (Launch(visible_gpus="1,3"), FOUR, Job(), 2),
-        (Launch(visible_gpus=""), FOUR, Job(), 1),
-        (Launch(visible_gpus="MIG-1,MIG-2"), FOUR, Job(), 4),
-        (replace(TORCHRUN, visible_gpus="1"), FOUR, Job(), 4),
-        (Launch(), FOUR, GLOO, 1),
-        (Launch(), NO_GPUS, Job(), 1),
+        (TORCHRUN, NO_GPUS, Job(), 4), (Launch(), FOUR, Job(), 4), (Launch(visible_gpus="1,3"), FOUR, Job(), 2),
+        (Launch(visible_gpus=""), FOUR, Job(), 1), (Launch(visible_gpus="MIG-1,MIG-2"), FOUR, Job(), 4),
+        (replace(TORCHRUN, visible_gpus="1"), FOUR, Job(), 4), (Launch(), FOUR, GLOO, 1), (Launch(), NO_GPUS, Job(), 1),
     ],
-)
+)  # fmt: skip
 def test_the_ranks_of_a_node_are_the_launchers_or_one_per_gpu(launch: Launch, gpus: Any, job: Job, ranks: int) -> None:
     assert ranks_here(launch, gpus, job) == ranks
 
@@ -160,11 +151,9 @@ def test_the_ranks_of_a_node_are_the_launchers_or_one_per_gpu(launch: Launch, gp
         (BY_HAND, HERE, True),
         (BY_HAND, FAR, False),  # rank 0, but MASTER_ADDR is elsewhere
         (replace(BY_HAND, rank=8, node_rank=1), Master("node0", ("127.0.1.1", "10.0.0.5")), True),
-        (replace(BY_HAND, rank=8, node_rank=1), LOCALHOST, False),
-        (BY_HAND, LOCALHOST, True),
-        (ALONE, LOCALHOST, True),
+        (replace(BY_HAND, rank=8, node_rank=1), LOCALHOST, False), (BY_HAND, LOCALHOST, True), (ALONE, LOCALHOST, True),
     ],
-)
+)  # fmt: skip
 def test_the_master_is_here_where_its_address_is_ours(launch: Launch, master: Master, here: bool) -> None:
     assert is_master(launch, master, Interfaces((ETH0,))) is here
 

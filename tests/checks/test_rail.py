@@ -261,16 +261,14 @@ def streams(**changes: Any) -> Callable[[dict[str, Any]], None]:
 @each_row(
     ("do", "change"),
     [
-        ("test", streams(seconds=1e-320)),
-        ("test", streams(nbytes=10**400)),
-        ("test", streams(nbytes=-5)),
+        ("test", streams(seconds=1e-320)), ("test", streams(nbytes=10**400)), ("test", streams(nbytes=-5)),
         ("test", lambda said: said.update(rows="none")),
         ("test", lambda said: [row.update(patience_s=1e-320) for row in said["rows"]]),
         ("list", lambda said: said.update(rates_gbps=[1e308, 1e308], gpus=[True] * 99)),
         ("list", lambda said: [port.update(queue_pairs=10**12) for port in said["ports"]]),
         ("list", lambda said: [port.update(queue_pairs=-3) for port in said["ports"]]),
     ],
-)
+)  # fmt: skip
 def test_a_node_whose_numbers_are_absurd_ends_no_run_and_no_other_is_blamed(do: str, change: Any) -> None:
     found = verdicts(played(world(4, 2), Nodes(world(4, 2), do=do, change=change)))
     assert not [each for each in told(found) if not each.endswith((" on n1", " unknown"))]

@@ -25,8 +25,7 @@ CASES: Cases = {
         ("FAIL fabric: /data on n0 n1", on_nodes(_UNREAD, _UNREAD)),
         ("FAIL node: /data on n1; NOTE unknown: /data", on_nodes(ROW, _UNREAD, ROW)),
         (reading(9000, 3500, 9000, 9000),),  # 64 MiB in 20 ms: too short
-        (reading(900),),
-        (Every({**reading(900, 900).by_node, "n2": reading(90, resident=1.0).by_node["n0"]}),),
+        (reading(900),), (Every({**reading(900, 900).by_node, "n2": reading(90, resident=1.0).by_node["n0"]}),),
         (on_nodes(ROW, replace(ROW, mount=_DISK, rate=ReadRate(64 << 20, 0.7, 0.0))),),  # data.file-system says it
         (on_nodes(replace(ROW, rate=ReadRate(why="the files hold 0 bytes"))),),
     ],

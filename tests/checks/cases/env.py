@@ -220,12 +220,10 @@ CASES: Cases = {
         *(_visible(seen=text, launch=_UNKNOWN, job=Job("gloo")) for text in _NO_GPU),
     ],
     "env.identity/hostid": [
-        (setting("NCCL_HOSTID", "node0"), TWO_NODES),
-        (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
+        (setting("NCCL_HOSTID", "node0"), TWO_NODES), (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
     ],
     "env.torch-timeouts": [
-        ("NOTE job: NCCL_RAS_ENABLE", setting("NCCL_RAS_ENABLE", "0")),
-        (setting("NCCL_RAS_ENABLE", "1"),),
+        ("NOTE job: NCCL_RAS_ENABLE", setting("NCCL_RAS_ENABLE", "0")), (setting("NCCL_RAS_ENABLE", "1"),),
         ("WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10")),
         ("WARN job: NCCL_ASYNC_ERROR_HANDLING", setting("NCCL_ASYNC_ERROR_HANDLING", "0")),
         (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),), (PLAIN,),
@@ -238,8 +236,7 @@ CASES: Cases = {
         _nccl("FAIL image: torch", _CPU), _nccl("FAIL image: libnccl.so.2", TWO_NODES),
         _nccl("WARN image: /usr/lib/libnccl.so.2.19.3", _OLD_FIRST),
         _nccl(Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE),
-        _nccl("NOTE unknown: libnccl.so.2", Launch("options"), Job(local=True)),
-        _nccl(Job(local=True)),
+        _nccl("NOTE unknown: libnccl.so.2", Launch("options"), Job(local=True)), _nccl(Job(local=True)),
     ],
     "env.start/torch-driver": [(Software({}), CUDA_12)],
     "env.libraries/libraries": [
@@ -301,8 +298,7 @@ CASES: Cases = {
         *((f"FAIL job: NCCL_{each}", setting(f"NCCL_{each}", text)) for each in _BUFFERS for text in ("8M", "16MiB")),
         ("FAIL job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "512K")),
         ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "8388608 # 8 MiB")),
-        ("WARN job: NCCL_IB_TIMEOUT", setting("NCCL_IB_TIMEOUT", "22s")),
-        (setting("NCCL_BUFFSIZE", "4194304"),),
+        ("WARN job: NCCL_IB_TIMEOUT", setting("NCCL_IB_TIMEOUT", "22s")), (setting("NCCL_BUFFSIZE", "4194304"),),
     ],
     "env.value/range": [
         ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "10")),
@@ -355,8 +351,7 @@ CASES: Cases = {
         _algo(setting("NCCL_PROTO", "^LL")), _algo(setting("NCCL_ALGO", ""), nccl(2, 21, 5)),
     ],
     "env.danger/danger-knob": [
-        ("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152")),
-        (setting("NCCL_CHUNK_SIZE", "131072"),),
+        ("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152")), (setting("NCCL_CHUNK_SIZE", "131072"),),
     ],
     "env.gid/gid-uniform": [
         ("FAIL job: nodes", Every({"n0": ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), THREE)), UNASKED),
@@ -457,8 +452,7 @@ CASES: Cases = {
         _ifname_virtual("FAIL job: usb0", Interfaces((LO, ETH0, _board("usb0", "169.254.3.1")))),
         _ifname_virtual(PLAIN_HOST), _ifname_virtual(setting("NCCL_SOCKET_IFNAME", "=eth0")),
         _ifname_virtual(setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0))),
-        _ifname_virtual(over("")),
-        _ifname_virtual(Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0))),
+        _ifname_virtual(over("")), _ifname_virtual(Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0))),
     ],
     "env.ifname/ifname-ambiguous": [
         ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "eth1"), _ETH10, ALONE, NO_NCCL),

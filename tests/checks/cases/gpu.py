@@ -146,8 +146,7 @@ CASES: Cases = {
         ("WARN node: GPU1", _UNLIKE, ALL),
         *((_UNLIKE, Environment({"CUDA_VISIBLE_DEVICES": text})) for text in _SEEING_TWO),
         ("WARN job: GPUs", box(HEALTHY, OTHER), ALL),
-        ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
-        (WELL, ALL),
+        ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL), (WELL, ALL),
         (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=REFUSED)), ALL),
         (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
     ],
@@ -186,8 +185,7 @@ CASES: Cases = {
     "gpu.mode/persistence": [(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)],
     "gpu.mode/compute-mode": [
         ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
-        ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()),
-        (box(_EXCLUSIVE), Job()),
+        ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()), (box(_EXCLUSIVE), Job()),
         (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
     ],
     "gpu.errors/xid": [
@@ -204,8 +202,7 @@ CASES: Cases = {
         *(("WARN node: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in ("62", "92", "94", "109")),
         *(("NOTE unknown: GPU0", log(Event(7000.0, "xid", BUS, code, "text")), BOX) for code in _OTHER_XIDS),
         *(("FAIL node: GPU0", log(_nvlink(code), _nvlink(code, fatal=False)), BOX) for code in range(144, 151)),
-        *((log(_nvlink(code, fatal=False)), BOX) for code in range(144, 151)),
-        ("FAIL node: GPU0", log(LINK), BOX),
+        *((log(_nvlink(code, fatal=False)), BOX) for code in range(144, 151)), ("FAIL node: GPU0", log(LINK), BOX),
         ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
         ("WARN node: GPU0", log(replace(FELL, at_s=100.0), uptime_s=300_000.0), BOX),
         ("FAIL node: GPU0; NOTE unknown: GPU0", log(FELL, CLEARED, replace(FELL, at_s=5000.0)), BOX),
@@ -214,8 +211,7 @@ CASES: Cases = {
         (log(LINK_SOFT), BOX), (log(FELL, CLEARED), BOX), (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
     ],
     "gpu.clocks/limits": [
-        ("WARN image: GPU0", box(CAPPED)),
-        ("WARN image: GPU0, GPU1, GPU2", box(*(replace(FULL, clock_MHz=345),) * 3)),
+        ("WARN image: GPU0", box(CAPPED)), ("WARN image: GPU0, GPU1, GPU2", box(*(replace(FULL, clock_MHz=345),) * 3)),
         ("WARN node: GPU1", box(FULL, replace(FULL, temperature_C=89))),
         ("WARN node: GPU2", box(FULL, FULL, replace(FULL, clock_MHz=990))),
         ("WARN node: GPU2", box(FULL, FULL, replace(FULL, hot_s=5400))),

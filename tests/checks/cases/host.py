@@ -108,13 +108,11 @@ CASES: Cases = {
         _shm("FAIL image: /dev/shm", SharedMemory(4 * MIB, 4 * MIB), ONE_PER_NODE),
         _shm("FAIL image: /dev/shm", SharedMemory(250 * MIB, 250 * MIB), TWO_NODES, NCCL_2_27),
         _shm(ROOMY, EIGHT), _shm(NCCL_2_27), _shm(ONE_PER_NODE, NCCL_2_27),
-        _shm(SharedMemory(253 * MIB, 253 * MIB), TWO_NODES, NCCL_2_27),
-        _shm(ONE),
+        _shm(SharedMemory(253 * MIB, 253 * MIB), TWO_NODES, NCCL_2_27), _shm(ONE),
         _shm(ROOMY, Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, gpus=_NO_NVML),
     ],
     "host.shm/shm-stale": [
-        ("UNKNOWN: could not be listed", SharedMemory(10 * GIB, 9 * GIB - 1)),
-        (SharedMemory(10 * GIB, 9 * GIB),),
+        ("UNKNOWN: could not be listed", SharedMemory(10 * GIB, 9 * GIB - 1)), (SharedMemory(10 * GIB, 9 * GIB),),
         ("NOTE unknown: /dev/shm", SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,))),
         (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
         (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
@@ -187,8 +185,7 @@ CASES: Cases = {
     "host.cpu/governor": [
         ("WARN image: governor", Scaling("intel_cpufreq", "powersave")),
         *(("NOTE unknown: governor", Scaling(f"amd{dash}pstate{dash}epp", "powersave")) for dash in "-_"),
-        ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")),
-        (Scaling("acpi-cpufreq", "ondemand"),),
+        ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")), (Scaling("acpi-cpufreq", "ondemand"),),
     ],
     "host.limits/nics-given": [
         *(

@@ -180,8 +180,7 @@ CASES: Cases = {
         (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), UNTRIED, _OVER_IPV4),
     ],
     "launch.port/port-free": [
-        (BY_HAND, MASTER, HERE, Ports((), 0)),
-        (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
+        (BY_HAND, MASTER, HERE, Ports((), 0)), (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
     ],
     "launch.port/port-ephemeral": [
         (replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))
@@ -190,7 +189,6 @@ CASES: Cases = {
         ("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0)),
         ("WARN image: ephemeral ports", TWO_NODES, _RESERVED, Ports((), 0)),
         ("NOTE unknown: ephemeral ports", TWO_NODES, USUAL, Ports((), 28000)),  # waiting ones
-        (LARGE, USUAL, Ports((), 5000)),
-        (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
+        (LARGE, USUAL, Ports((), 5000)), (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
     ],
 }  # fmt: skip

@@ -108,8 +108,7 @@ CASES: Cases = {
         _mesh("UNKNOWN: n2 could listen on none of its interfaces", paths=_deaf()),
         _mesh("UNKNOWN: 2 of 6 paths ended before", paths=fleet(3, fails(_INTO_1, "hung-up"))),
         *(_mesh("UNKNOWN: launch.port", paths=each) for each in _FLOODED),
-        _mesh(paths=_DEAD, gatherings=_lost(Trouble("10.0.0.3", "reset", "", 2))),
-        _mesh(paths=ONLY_DEFAULT),
+        _mesh(paths=_DEAD, gatherings=_lost(Trouble("10.0.0.3", "reset", "", 2))), _mesh(paths=ONLY_DEFAULT),
         *(_mesh(paths=fleet(nodes, lambda *_: None, _ROLES)) for nodes in (2, 3, 64)),
         _mesh(paths=fleet(8, fails(_INTO_2), _ROLES)),  # the other check's
         _mesh(paths=fleet(4, fails(lambda one, _: one == 1, "stalled-out"))),  # it does connect

@@ -90,8 +90,7 @@ _route = rows_of(
 )
 CASES: Cases = {
     "launch.ranks/hostname-unique": [
-        (APART,),
-        (Every({"n0": host_of("pod-0", "a"), "n1": host_of("pod-1", "a")}),),
+        (APART,), (Every({"n0": host_of("pod-0", "a"), "n1": host_of("pod-1", "a")}),),
         (Every({"n0": host_of("gpu", None), "n1": host_of("gpu", None)}),),
     ],
     "launch.ranks/container-split": [
@@ -106,8 +105,7 @@ CASES: Cases = {
             processes=two(process_of(0, visible=("0", "1")), replace(process_of(0), local_rank=3, visible=("0", "1")))
         ),
         _dup_gpu("FAIL job: GPU-0003 on n0", processes=_seeing("3", "3")),
-        _dup_gpu("FAIL job: GPU-0000 on n0", processes=_seeing("0", "GPU-0000")),
-        _dup_gpu(processes=_seeing("0", "1")),
+        _dup_gpu("FAIL job: GPU-0000 on n0", processes=_seeing("0", "GPU-0000")), _dup_gpu(processes=_seeing("0", "1")),
         _dup_gpu(processes=two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1")))),
         _dup_gpu(processes=two(process_of(0), process_of(0)), settings=_ALLOWED),
         _dup_gpu(gpus=Every({"n0": gpus(1)})), _dup_gpu(own=_OWN),

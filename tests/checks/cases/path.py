@@ -136,8 +136,7 @@ CASES: Cases = {
         ("WARN fabric: n0 <-> n1 on n0 n1", fleet(2, lambda *_: {"rtt_s": 0.024})),
         (_NO_PATH, fleet(4, lambda *_: _NOTHING)),
         # racks and buildings
-        (fleet(8, lambda one, other, _: {"rtt_s": 9e-4} if (one < 4) != (other < 4) else None),),
-        (fleet(4, _UNTRIED),),
+        (fleet(8, lambda one, other, _: {"rtt_s": 9e-4} if (one < 4) != (other < 4) else None),), (fleet(4, _UNTRIED),),
     ],
     "path.route": [
         _route("WARN image: n1 on n1"), _route("WARN image: n1 on n1", nics=nics(3)),

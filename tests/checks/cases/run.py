@@ -235,8 +235,7 @@ CASES: Cases = {
         ("UNKNOWN: with two nodes either may be the slow one", Localised(replace(NONE, nodes=2)), _JUDGED, Expected()),
         ("UNKNOWN: ", *_found(complete=False)),
         _found(nodes=2),  # where no verdict must be
-        _found(_LOOSE, level_GBps={"one way": 45.0}),
-        _found(replace(_LOOSE, op="sendrecv"), level_GBps=_SLOW_LEVELS),
+        _found(_LOOSE, level_GBps={"one way": 45.0}), _found(replace(_LOOSE, op="sendrecv"), level_GBps=_SLOW_LEVELS),
     ],
     "run.data": [
         ("FAIL unknown: all_reduce 1 MiB", ONE_SIZE, EIGHT, Skipped(), _rows(3, _LAST_SHARE)),

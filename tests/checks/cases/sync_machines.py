@@ -77,8 +77,7 @@ CASES: Cases = {
     "sync.machine/machine-type": [
         ("WARN job: n3 on n3", H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
         ("WARN job: nodes", Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
-        ("WARN job: nodes", Every({"n0": LARGER, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
-        (H100S, DGXS),
+        ("WARN job: nodes", Every({"n0": LARGER, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})), (H100S, DGXS),
         (Every({"n0": WITH_ECC, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
     ],
     "sync.machine/nic-count": [
