@@ -253,8 +253,8 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
         product = nvlink_products().get(gpu.product)
         if slow:
             worst = min(slow.values()) / 1000
-            message = f"{_listed(tuple(slow))} runs at {worst:.5g} GB/s, while the others run at {usual / 1000:.5g}"
-            yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+            run = f"run{'s' * (len(slow) == 1)} at {worst:.5g} GB/s, while the others run at {usual / 1000:.5g}"
+            yield fail(gpu.name, f"{_listed(tuple(slow))} {run}", blame="link", action="repair", evidence=seen.evidence)
         elif product and gpu.up and usual < _ON_THE_WIRE * product.nvlink_GBps * 1000:
             message = (
                 f"its links run at {usual / 1000:.5g} GB/s, {product.nvlink_GBps:g} expected ({product.nvlink_source})"

@@ -17,6 +17,7 @@ from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, vote
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
 
 _HANDSHAKE = "check that all nodes run the same ncclprobe and that there is no proxy between them"
@@ -319,7 +320,7 @@ def rank_silent(
             continue
         here = {process.local_rank for process in collected.values() if isinstance(process, RankProcess)}
         numbers = sorted(set(range(started)) - here)
-        which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
+        which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else plural(silent, "rank")
         message = f"{silent} of {launch.local_world_size} ranks did not report to local rank 0 of {node}"
         reported = ", ".join(map(str, sorted(n for n in here if n is not None)))
         evidence = seen("local ranks that reported", reported or "none")

@@ -95,6 +95,11 @@ _gloo = rows_of(
 )  # fmt: skip
 
 
+def _by(origin: str, field: str = "node_rank") -> Launch:
+    """Return a launch of which a field was told by this."""
+    return replace(TWO_NODES, origins=((field, origin),))
+
+
 def _dropped(family: str) -> Firewall:
     return Firewall((Chain(f"{family}/f/INPUT", "drop"),), ())
 
@@ -104,6 +109,10 @@ _BOTH = nodes_of("10.0.0.5", "10.0.0.6")
 _EIGHT_AND_NINE = Ranks({node: {8: FIRST, 9: FIRST} for node in ("n0", "n1")})
 _WITHOUT_5 = Ranks({"gpu01": {r: replace(FIRST, local_rank=r) for r in range(8) if r != 5}})
 _NONE: Every[Any] = Every({})
+_AT_ONCE = replace(_reached("refused", seen=("filtered", "refused", "silent")), tries=1, interface="")
+_UNLIKE = Every({"n0": _by("--nnodes", "nnodes"), "n1": replace(_by("NNODES", "nnodes"), nnodes=3)})
+_ONE_LATE, _CALLED = Ranks({"n0": {0: FIRST, 1: Absent("late")}}), Every({"n0": RollCall(1)})
+_OF_THREE = Every({"n0": replace(TWO_NODES, local_world_size=3)})
 CASES: Cases = {
     "launch.gloo-group": [
         _gloo("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
@@ -121,6 +130,8 @@ CASES: Cases = {
         _gloo(Job("gloo"), interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({})),
     ],
     "launch.master/master-reach": [
+        ("UNKNOWN: does not answer (9 tries in 12 s)", _reached("silent")),
+        ("FAIL job: node0:29500", _AT_ONCE),
         ("FAIL unknown: node0:29500", _FILTERED),
         ("FAIL job: node0:29500", replace(AT, outcome="resolve", address="", source="", interface="")),
         ("FAIL job: [fd00::1]:29500", _reached("refused", target="fd00::1", address="fd00::1")),
@@ -131,12 +142,14 @@ CASES: Cases = {
         ("UNKNOWN: node0:29500", _reached("hung-up", seen=("silent", "hung-up"))),
     ],
     "launch.ranks/rank-twice": [
+        ("FAIL job: node rank 0 on n0 n1", Every({"n0": _by("SLURM_NODEID"), "n1": _by("--node-rank")}), NO_PROCESSES),
         ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), NO_PROCESSES),
         ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": NODE1}), _TWICE),
         ("FAIL job: node rank 1 on n0 n1", Every({"n0": NODE1, "n1": NODE1}), _EIGHT_AND_NINE),
         (Every({"n0": Launch(), "n1": Launch()}), NO_PROCESSES),
     ],
     "launch.vars/world-agree": [
+        ("FAIL job: nnodes", _UNLIKE),
         ("FAIL job: nnodes on n1", Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND})),
         ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
         ("FAIL job: WORLD_SIZE on gpu04", Every({**four(0, 1, 2).by_node, **four(3, world_size=24).by_node})),
@@ -150,6 +163,8 @@ CASES: Cases = {
         (Every({"n0": replace(THERE, addresses=("fd00::1", "10.0.0.1")), "n1": THERE}), NOBODY),
     ],
     "launch.ranks/rank-silent": [
+        ("FAIL unknown: n0 1 rank on n0", _OF_THREE, _ONE_LATE, _CALLED),
+        ("FAIL unknown: n0 local rank [1-2] on n0", _OF_THREE, Ranks({"n0": {0: FIRST}}), _CALLED),
         ("FAIL unknown: n0 local rank 1 on n0", OF_TWO, Ranks({"n0": {0: FIRST}}), Every({"n0": RollCall(1)})),
         ("FAIL unknown: gpu01 local rank 5 on gpu01", four(0), _WITHOUT_5, Every({})),
     ],

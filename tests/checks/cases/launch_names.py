@@ -18,6 +18,7 @@ from ncclprobe.checks.launch.names import (
     ONE,
     ROUTED,
     RULES,
+    SPLIT,
     UNASKED,
     host_of,
     interface,
@@ -68,6 +69,7 @@ _BOTH_CARDS = Interfaces((CNI0, ETH0))
 _LONGER = replace(ROUTED, main=(*ROUTED.main, replace(ROUTED.main[0], destination="10.9.0.0/16", interface="cni0")))
 _TWO_FAMILIES = Master("localhost", ("::1", "127.0.0.1"))
 _ONE_NODE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
+_CLONE = replace(process_of(0), host_id="h")
 _ONE_EACH, _OF_TWO = Launch("torchrun", 0, 1, 0, 1, 1), Launch("torchrun", 0, 2, 0, 1, 2)
 _LOST = replace(EIGHT, all=tuple(replace(gpu, lost="GPU is lost") for gpu in EIGHT.all[1:]))
 _UPPER = Names((HostsEntry("127.0.1.1", ("NODE0",), 2),), sources=("dns", "files"))
@@ -90,10 +92,13 @@ _route = rows_of(
 )
 CASES: Cases = {
     "launch.ranks/hostname-unique": [
+        ("WARN job: n[0-4] on n0 n1 n2 n3 n4", Every({f"n{n}": host_of(name, "a") for n, name in enumerate("edcbb")})),
         (APART,), (Every({"n0": host_of("pod-0", "a"), "n1": host_of("pod-1", "a")}),),
         (Every({"n0": host_of("gpu", None), "n1": host_of("gpu", None)}),),
     ],
     "launch.ranks/container-split": [
+        ("WARN job: ranks 0-1 on n0 n1", Ranks({"n0": {0: _CLONE}, "n1": {1: replace(_CLONE, shm_device=44)}}), APART),
+        (Ranks({"n0": {0: process_of(0), 1: Absent("late")}}), APART),
         (
             "WARN job: ranks 0-1 on n0 n1",
             Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
@@ -115,6 +120,8 @@ CASES: Cases = {
         ("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known"))
     ],
     "launch.master/master-loopback": [
+        ("FAIL job: localhost.lan", Master("localhost.lan", ("127.0.0.1", "::1")), TWO_NODES),
+        ("FAIL node: node0", Master("node0", ("127.0.1.1", "10.0.0.5")), TWO_NODES),
         ("FAIL job: localhost", Master("localhost", ("127.0.0.1",)), TWO_NODES),
         ("FAIL job: 127.0.0.1", Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
         (Master("localhost", ("127.0.0.1",)), ALONE),
@@ -141,12 +148,15 @@ CASES: Cases = {
         _route(replace(FAR, addresses=("fd00::1", "10.9.0.1"))), _route(replace(ROUTED, rules=Absent("ip: not there"))),
     ],
     "launch.master/ipv6-split": [
+        *((BOTH, replace(ONE, master_port=port), Interfaces((ETH0,)), SPLIT) for port in (None, 29501)),
+        ("WARN job: localhost", replace(BOTH, addresses=("::1%lo", "127.0.0.1")), ONE, Interfaces((ETH0,)), SPLIT),
         (BOTH, ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
         (BOTH, ONE, Interfaces((ETH0,)), Ports((), 0)), (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((), 0)),
         (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
         (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("127.0.0.1", 29500),), 0)),
     ],
     "launch.vars/slurm-agree": [
+        (Launch("torchrun", 0, 32, 0, 8, 4, 0), Environment({**STEP, **AGENT, "SLURM_JOB_NUM_NODES": "1x"})),
         ("WARN job: nnodes", Launch("environment", 3, 32, 3, 8, 4), TASK_3),
         ("WARN job: nnodes", Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
         ("WARN job: nnodes", Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
@@ -163,6 +173,10 @@ CASES: Cases = {
         (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
         (Launch("environment", 0, 8, 0, 8, 1), SHELL_OF_SALLOC), (Launch("slurm", 3, 16, 3, 8, 2), TASK_3),
         (TWO_NODES, Environment({})),
+    ],
+    "launch.master/master-here": [
+        ("WARN job: node0", Master("node0", ("10.9.0.2", "127.0.1.1", "10.9.0.1")), Interfaces((ETH0,))),
+        (Master("node0", ("127.0.1.1", "10.0.0.5", "10.9.0.1")), Interfaces((ETH0,))),
     ],
     "launch.ranks/one-rank": [
         ("WARN job: LOCAL_WORLD_SIZE", _ONE_EACH, EIGHT, Environment({})),

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from ncclprobe.checks.env.fixtures import NO_NCCL
+from ncclprobe.checks.env.fixtures import NO_NCCL, having
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl import (
     CHANNELS,
@@ -94,11 +94,16 @@ _FAILED = replace(HEALTHY, fabric=replace(CLUSTER, status=3))
 _OFF = NvLinks((links_of(17, 1, "traffic-disabled"),) * 3)
 _QUARTER = NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 13.281))})
 _TWELVE = links_of(12, 0, to="gpu")
+_ONE_OPEN = replace(CLOSED, imex_channels=(*CLOSED.imex_channels, *OPEN.imex_channels))
+_MNNVL = having(NCCL_MNNVL_ENABLE="1")
+_TWO_SLOW = (*FULL[:16], *(replace(FULL[n], speed_MBps=speed) for n, speed in ((16, 9000), (17, 13281))))
 CASES: Cases = {
     "nvl.fabric/fabric": [
         ("FAIL node: GPU0", box(_FAILED), LINKS, KernelLog((), 240.0)),
-        ("FAIL node: GPU0", box(_FAILED, WAITING), LINKS, KernelLog((), 3600.0)),
+        ("FAIL node: GPU0", box(_FAILED, replace(WAITING, name="NVIDIA GB200")), LINKS, KernelLog((), 3600.0)),
         ("UNKNOWN: GPU0 with the NVLink fabric is in progress, 4 min after", box(WAITING), LINKS, KernelLog((), 240.0)),
+        ("UNKNOWN: 60 min after the machine was started: wait", box(WAITING), LINKS, KernelLog((), 3600.0)),
+        ("UNKNOWN: 60 min after the machine was started: it is stuck", box(WAITING), LINKS, KernelLog((), 3601.0)),
         ("UNKNOWN: in progress: wait", box(WAITING), LINKS, UNSAID),
         ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, NO_LOG),
         ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, NO_LOG),
@@ -110,11 +115,14 @@ CASES: Cases = {
     ],
     "nvl.fabric/fm-service": [
         _fm_service("FAIL node: nv-fabricmanager"),
+        _fm_service("NOTE unknown: nv-fabricmanager", box(JOINED), container=Absent("hidden")),
         _fm_service("WARN image: nv-fabricmanager", OLD_MANAGER, Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
         _fm_service("WARN node: nv-fabricmanager", FabricManager("570.86.15", running=False), box(JOINED)),
         _fm_service(FabricManager("570.86.15", running=True)),
     ],
     "nvl.fabric/imex": [
+        ("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, _MNNVL, Launch(), NO_NCCL),
+        (TRAY, _ONE_OPEN, Settings(), TWO_TRAYS, NO_NCCL),
         ("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL),
         (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL), (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
     ],
@@ -156,6 +164,7 @@ CASES: Cases = {
         ),
     ],
     "nvl.rate": [
+        ("FAIL link: GPU1", H200S, NvLinks((FULL, _TWO_SLOW, FULL)), UNSAID),
         *((UNSAID, UNSAID, parse(text)) for text in (*_WELL, _PAIR + _UNUSED)),
         ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
         ("WARN node: GPU3", UNSAID, UNSAID, _QUARTER),

@@ -140,6 +140,7 @@ _INSIDE = ("rank", "pair")
 _DEVICES = ("bnxt_re0", "irdma1", "rdmap1:1", "roceo1", "rxe0", "siw0", "efa_0", "ibp3", "mlx5_1:2", "eth1:1")
 _NICS = [replace(_BAD_NIC, where=f"n3 rail 1 ({each})") for each in _DEVICES]
 _OTHER_WAYS = [replace(SLOW_COPY, kind="d2h"), replace(SLOW_COPY, kind="bidirectional")]
+_NOISY = [replace(SLOW_COPY, device=each, GBps=49.0, min_GBps=45.0, max_GBps=55.0) for each in ("GPU3", "GPU5")]
 
 CASES: Cases = {
     "run.init": [
@@ -208,6 +209,7 @@ CASES: Cases = {
         ("WARN unknown: all_reduce 1 MiB", *_banded(replace(ROW, expectation=_WEAK, status="warn", busbw_GBps=10.0))),
         ("UNKNOWN: too noisy to judge: all_reduce 1 MiB, at least 95 expected", *_banded(_NOISE)),
         ("UNKNOWN: median between 15.0 and 25.0 us", *_banded(_NOISE)),
+        ("UNKNOWN: too noisy to judge: all_reduce 1 MiB", *_banded(_NOISE, replace(_NOISE, op="broadcast"))),
         ("UNKNOWN: and 1 more rows", *_banded(replace(ROW, busbw_GBps=98.0, expectation=BAND), _NOISE, _NOISE)),
         ("UNKNOWN: too few for an interval", *_banded(replace(_NOISE, interval_us=None))),
     ],
@@ -250,5 +252,6 @@ CASES: Cases = {
         ("FAIL node: GPU3 on n0", Copies((_BETWEEN,)), ExpectedCopies({"n0": {"d2d": _LINKS}}), JUDGED),
         *(("FAIL node: GPU3 on n0", Copies((each,)), BY_SLOT, JUDGED) for each in _OTHER_WAYS),
         (Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED),
+        ("UNKNOWN: too noisy to judge: GPU3 45 to 55 GB/s", Copies(tuple(_NOISY)), BY_SLOT, JUDGED),
     ],
 }  # fmt: skip
