@@ -147,7 +147,7 @@ def _made_up(name: str) -> Iterator[str]:
     for question, how, fact in made_up.changed(name):
         now = dict(fields(fact, "", MADE_UP_ITEMS))
         other = "; ".join(f"{each}={value}" for each, value in now.items() if value != usual.get(each))
-        alike.setdefault((question, other), []).append(how)
+        alike.setdefault((question, re.sub("'(Failed|TimedOut)'", "'Denied'", other)), []).append(how)
     yield from (f"{question} {' or '.join(how)}: {other}" for (question, other), how in alike.items() if other)
 
 

@@ -57,12 +57,12 @@ from ncclprobe.host import Host, Question
 from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Setting
-from ncclprobe.model.values import asdict
+from ncclprobe.model.values import asdict, replace
 
 Said = dict[Question, Any]
 GONE = Missing("not there")
 ODD = "?" * 400  # of which a message shows a part
-REFUSALS = {"missing": GONE, "denied": Denied("no"), "odd": "?"}
+REFUSALS = {"missing": GONE, "denied": Denied("no"), "failed": Failed("no"), "odd": "?"}
 
 
 def sections(name: str) -> dict[str, str]:
@@ -77,6 +77,15 @@ TEXTS = sections("kernel_texts.txt")
 def given(fact: object, kind: type | None = None) -> Collector:
     """Return what collects a fact that is known."""
     return Collector(run=lambda host: fact, produces=kind or type(fact))
+
+
+def unknown(kind: type) -> Collector:
+    """Return what collects a fact that cannot be learned."""
+
+    def refuse(host: Host) -> object:
+        raise GONE
+
+    return Collector(run=refuse, produces=kind)
 
 
 def learn(collector: Collector, said: Mapping[Question, Any], known: Sequence[object] = ()) -> Any:
@@ -193,7 +202,7 @@ FIREWALL: Said = {
     ("read", "/proc/net/ip6_tables_names"): "mangle\n"}  # fmt: skip
 
 
-def process_with(*capabilities: str, uid: int = 1000) -> Process:
+def process_with(*capabilities: str, uid: int | None = 1000) -> Process:
     """Return a process with these capabilities."""
     limit = ResourceLimit(None, None)
     return Process(limit, (0,), (0,), frozenset(capabilities), True, {"net": 4026531840}, uid)
@@ -396,6 +405,10 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "interfaces": (interfaces.interfaces, INTERFACES, []), "routes": (routes.routes, ROUTES, []),
     "usual rules": (routes.routes, ROUTES | {(*IP, "rule"): [RULES[0], *RULES[-2:]]}, []),
     "kernel settings": (ports.sysctls, SYSCTLS, [RAILS]),
+    "kernel settings of a second address": (ports.sysctls, SYSCTLS, [Interfaces((rail("a", "10.0.0.1", 2), replace(rail(
+        "b", "10.0.1.2", 3), addresses=(*rail("b", "10.0.1.2", 3).addresses, *rail("b", "10.0.0.2", 3).addresses)),
+        rail("c", "10.0.2.1", 4)))]), "kernel settings of unknown ones": (ports.sysctls, SYSCTLS,
+            [unknown(Interfaces)]),
     "kernel settings of no interface": (ports.sysctls, SYSCTLS, [Interfaces()]), "listeners": (ports.ports, PORTS, []),
     "filters": (ports.firewall, FIREWALL, [process_with("net_admin")]),
     "filters of an ordinary user": (ports.firewall, {}, [process_with("sys_admin")]),
@@ -422,7 +435,10 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
                                "SwapTotal:  8 kB\nSwapFree:  4 kB\nHugePages_Total:  0\n"}, []),
     "memory policy": (memory.memory_policy, {("lines", "/proc/self/numa_maps", memory.STACK): "7ff bind:1 stack a\n"},
                       []),
-    "control groups": (cgroup.cgroup, CGROUP, []), "control groups of version 1": (cgroup.cgroup, CGROUP1, []),
+    "control groups": (cgroup.cgroup, CGROUP, []), "control groups with two limits": (cgroup.cgroup, {**CGROUP,
+        ("read", f"{STEP}/step_0/cpu.max"): "200000 100000",
+        ("read", f"{STEP}/step_0/memory.max"): "274877906944"}, []), "control groups of version 1": (cgroup.cgroup,
+            CGROUP1, []),
     "firmware": (machine.machine, {**reads(machine.DMI, sys_vendor="Amazon EC2\n", product_name="p5.48xlarge\n",
         board_vendor="a\n", board_name="b\n", chassis_asset_tag="c\n", bios_vendor="d\n"),
         ("read", machine.DEVICE_TREE): "8335-GTW\0", ("read", "/proc/cpuinfo"): "flags\t\t: fpu hypervisor lahf\n",
@@ -453,6 +469,11 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "no torch": (software.software, BARE | {("list", "/usr/lib/x86_64-linux-gnu", LIBRARIES): ["libnccl.so.2.26.2"]},
                  [Loader(cached=(("libnccl.so.2", "/lib/x86_64-linux-gnu/libnccl.so.2"),))]),
     "nothing installed": (software.software, BARE, [Loader()]),
+    "software by a loader that is not known": (software.software, TORCH, [unknown(Loader)]),
+    "named files by a loader that is not known": (nccl_conf.named_files, NAMED_FILES, [NAMED, unknown(Loader)]),
+    "plugins in an unknown environment": (plugins.plugins, PLUGINS, [unknown(Loader), unknown(Environment)]),
+    "container in an unknown environment": (process.container, {**SIGNS, ("read", "/proc/1/cgroup"): "0::/\n"},
+                                            [unknown(Environment)]),
     "default folders": (software.software, BARE | {("list", DEFAULT_FOLDERS[0], LIBRARIES): ["libnccl.so.2"]},
                         [Loader()]),
     "loader": (loader.loader, {("ld_cache", *loader.CACHED): [["libnccl.so.2", "/opt/lib/libnccl.so.2"]]},
@@ -486,7 +507,9 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "a rank": (rank.rank_process, {("stat", "/dev/shm"): {"device": 27}}, [Environment({"CUDA_VISIBLE_DEVICES": "3, 5,",
         "NCCL_HOSTID": "h"}), Launch("slurm", 1, 8, 1, local_world_size=4), process_with()]),
     "GPUs of a rank": (rank.own_gpus, NVML, [Launch("slurm", 0, 2, 0, local_world_size=2)]),
-    "GPUs of a rank of torchrun": (rank.own_gpus, NVML, [Launch("torchrun", 0, 2, 0, local_world_size=2)]),
+    **{f"GPUs of a rank that sees {count}": (rank.own_gpus, NVML | {("nvml", "nvmlDeviceGetCount"): count}, [
+        Launch("slurm", 0, 2, 0, local_world_size=2)]) for count in "13"}, "GPUs of a rank of torchrun": (
+            rank.own_gpus, NVML, [Launch("torchrun", 0, 2, 0, local_world_size=2)]),
     "paths between nodes": (reach.paths, {("sample", "paths"): asdict(SEEN)}, [])}  # fmt: skip
 """By name: the collector, what the machine answers, and the facts that the collector needs."""
 

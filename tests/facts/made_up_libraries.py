@@ -11,6 +11,7 @@ from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied, Failed
 from ncclprobe.model.values import replace
 from tests.facts.made_up import GONE
 
@@ -20,6 +21,8 @@ class Machine:
 
     def __init__(self, files: dict[str, dict[str, Any]], cached: dict[str, str] | None = None) -> None:
         self.files, self.cached = files, cached or {}
+        self.folders: dict[str, Any] = {"/denied": Denied("no"), "/gone": GONE, "/odd": {"a": 1}, "/late": Failed("no"),
+                                        "/more": ["libother.so", *NEEDED]}  # fmt: skip
 
     def ask(self, *question: str | int) -> str:
         kind, path, *names = map(str, question)
@@ -27,7 +30,7 @@ class Machine:
         if kind == "ld_cache":
             said[question] = list(self.cached.items())
         elif kind == "among":
-            said[question] = [name for name in names if f"{path}/{name}" in self.files]
+            said[question] = self.folders.get(path, [name for name in names if f"{path}/{name}" in self.files])
         elif path in self.files and (kind == "elf" or "symbols" in self.files[path]):
             empty = {"soname": "", "needed": [], "rpath": "", "runpath": "", "needs_versions": {}, "versions": []}
             said[question] = empty | self.files[path] if kind == "elf" else self.files[path]["symbols"]
@@ -98,6 +101,10 @@ ROWS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "cudart", "nvshmem_host", "fabric", "ucp", "ucs", "uct", "ibverbs", "z")], **changes}}, _SITE, *cached)
         for changes in ({}, {"needs_versions": {"libz.so.1": ["Z_1"], "libibverbs.so.1": []}})
         for cached in ((), ("libucp.so.1", "libz.so.1"))]),
+    "folders that do not answer": (lambda folder: _linked(BASE, Loader(library_path=(folder, "/site"))), [
+        "/denied", "/gone", "/odd", "/late", "/more", "/site"]),
+    "libraries of the system": (lambda files: _linked(files, _SITE), [BASE | {"/usr/lib64/libc.so.6": {}}, {name: of
+        for name, of in BASE.items() if "libc.so" not in name}, BASE | {"/usr/lib64/libm.so.6": {}}]),
     "functions that NCCL lacks": (lambda asked, offered: _linked({CUDA_LIBRARY: {"needed": NEEDED, "symbols": {
         "undefined": asked}}, SITE_NCCL: {"symbols": {"defined": offered}}}, _SITE), [([f"nccl{n}" for n in
         "jcahbdgfie"], []), (["ncclA"], ["ncclA", "ncclB"]), (["ncclB", "ncclA"], ["ncclB"]), ([], ["ncclA"])]),

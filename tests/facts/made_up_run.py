@@ -50,7 +50,9 @@ CASES: Sequence[Sequence[tuple[str, Any]]] = (
     (("row", ROW), ("retest", ROW), ("disturbance", BUSY)), (("xids", HEARD), ("xids", replace(HEARD, node="n1"))),
     (("nic_traffic", [_RIGHT]),), (("nic_traffic", []),), (("copies", [SLOW_COPY]),), (("rank_settings", [PROTO]),),
     (("expected_copies", BY_SLOT),), (("rung", ONE), ("rung", NODE_RUNG)), (("group", WITHIN), ("group", WITHIN)),
-    (("step", STEP),), (("row", {**msgspec.to_builtins(ROW, str_keys=True), "busbw_GBps": "fast"}),),
+    (("step", STEP),), (("attendance", Attendance(2)), ("attendance", Attendance(2, (LOST,), "timing"))),
+    tuple(("expected_copies", of.ExpectedCopies({node: {"host": BAND}})) for node in ("n0", "n1")), (("row",
+        {**msgspec.to_builtins(ROW, str_keys=True), "busbw_GBps": "fast"}),),
 )  # fmt: skip
 KINDS = sorted({name for samples in CASES for name, _ in samples})
 

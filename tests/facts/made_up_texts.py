@@ -38,9 +38,11 @@ from ncclprobe.facts import (
 )
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface
+from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.machine import Dmi, NamedMachine
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE
 from ncclprobe.facts.routes import Route, Routes, Rule
+from ncclprobe.facts.run.samples import LostRank
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host import Question, pasted_job
 from ncclprobe.model import bounds
@@ -67,8 +69,8 @@ def _lengths(text: str, version: software.Version | None = None) -> object:
     return [(len(each.name), len(each.value or "")) for each in nccl_conf.parse_conf(text, "f", version)]
 
 
-def _limits_of(variables: dict[str, str | None], lines: str = json.dumps(LIMITS)) -> object:
-    return learn(process.job_user, {("user_limits", "2000"): lines}, [Environment(variables), of.process_with()])
+def _limits_of(variables: dict[str, str | None], lines: Any = LIMITS, uid: int | None = 1000) -> object:
+    return learn(process.job_user, {("user_limits", "2000"): lines}, [Environment(variables), of.process_with(uid=uid)])
 
 
 def _container(variables: dict[str, str | None], sign: str, groups: str = "0::/init.scope\n") -> object:
@@ -142,14 +144,15 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
         (ODD, ""), ("0::/\n", ODD), *(("0::/a\n", line) for line in (of.MOUNTS2 + of.MOUNTS2.replace("/sys/fs", "/mnt"),
         "1 2 3 / - cgroup2 c rw", "1 2 3 / - ext4 c x", "1 2 3 / /c - cgroup2 c rw", "1 2 3 / /c rw - cgroup2 c",
         "1 2 3 / /c rw - cgroup2 c - x rw"))],
-    process.namespace: ["ipc:[4026531839]", "ipc:[x]", ""],
+    process.namespace: ["ipc:[4026531839]", " ipc:[4026531839]\n", "ipc:[x]", ""],
     process.real_user: ["Name:\tx\nUid:\t7\t0\t0\t0\n", "Uid: 7\n"],
     process.status: [of.STATUS, of.STATUS.replace("Mems", "x"), of.STATUS.replace("CapEff", "x"),
         of.STATUS.replace("0020", "x"), of.STATUS.replace("0000000000204000", "ffffffffffffffff")],
     process.is_held: [("x", True, {"paths": ["x"], "hidden": 0}, False), ("x", True, {"paths": [], "hidden": 5}, True),
                       ("x", False, {"paths": [], "hidden": 0}, True), ("x", False, {"paths": [], "hidden": 5}, True),
                       ("x", True, {"paths": [], "hidden": 0}, False)],
-    _limits_of: [{}, {"SLURM_JOB_UID": "1000"}, {"SLURM_JOB_UID": "2000"}, {"SLURM_JOB_UID": "2000",
+    _limits_of: [{}, ({"SLURM_JOB_UID": "2000"}, GONE, 1000), ({"SLURM_JOB_UID": "2000"}, LIMITS, None),
+        {"SLURM_JOB_UID": "1000"}, {"SLURM_JOB_UID": "2000"}, {"SLURM_JOB_UID": "2000",
         "SLURM_RLIMIT_NOFILE": "U4096", "SLURM_RLIMIT_MEMLOCK": str((1 << 64) - 1)}, {"SLURM_JOB_UID": "2000",
         "SLURM_RLIMIT_NOFILE": str((1 << 63) - 2), "SLURM_RLIMIT_MEMLOCK": "many"}, ({"SLURM_JOB_UID": "2000"},
         '[["a:1", 1, "-", "memlock", "-1"], ["a:2", 1, "soft", "memlock", "2"]]'), ({"SLURM_JOB_UID": "2000"},
@@ -186,14 +189,21 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     _leads: [*((each,) for each in ("virbr0", "vmnet8", "lxcbr0", "lxdbr0", "podman1", "nerdctl0", "cbr0",
         "tmfifo_net0", "kube-ipvs0", "nodelocaldns", "docker0", "docker_gwbridge", "cni0", "cni-podman0", "cnix",
         "br-0123456789ab", "br-0", "veth12", "veth", "cali1", "lxc5", "lo", "lo1", "eth0", "virbr0x")),
-        ("a", "", "dummy"), ("a", "", "", "loopback"), ("a", "", "bond"), *(("usb0", driver, "", "up", "169.254.0.17",
+        ("a", "", "dummy"), ("a", "", "", "loopback"), ("a", "", "bond"), ("a", "", "team"), *(("usb0", driver, "",
+            "up", "169.254.0.17",
         "fe80::1%usb0", "16.1.15.2") for driver in ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host",
         "r8152")), ("u", "cdc_ncm", "", "up", "fe80::1", "10.0.0.5"), ("u", "cdc_ncm", "", "up", "10.0.0.5", "fe80::1"),
         ("u", "cdc_ncm", "", "up", "16.1.15.4"), ("u", "cdc_ncm")],
-    routes.main4: [of.ROUTE, "", "odd", of.ROUTE.replace("010200C0", "x"), of.ROUTE.replace("Destination", "x"),
+    routes.main4: [of.ROUTE, "", "odd", of.ROUTE.replace("010200C0", "x"), of.ROUTE.replace("010200C0", "1FFFFFFFF"),
+        *(f"Iface Destination Gateway\na 0000000A 00000000 {flags} 0 0 9 000000FF" for flags in ("1", "0", "201",
+            "200")),
+        f"Iface Destination Gateway\na {'x' * 200}", of.ROUTE.replace("Destination", "x"),
                    "0: lookup local"],
-    routes.main6: [of.ROUTE6, "", "x\n"],
-    routes.rules: [json.dumps(of.RULES), "", "odd", "0: from all lookup local", "{}", "[7]", '[{"priority": "x"}]',
+    routes.main6: [of.ROUTE6, "", "x\n", *(
+        f"fd00{'0' * 28} 40 {'0' * 32} 00 {'0' * 32} 400 1 0 {flags} a\n" for flags in (
+        "1", "0", "201", "100001", "80000001"))],
+    routes.rules: [json.dumps(of.RULES), '[{"priority": 1}, 7]', "[" * 100_000, '[{"priority": 1, "src": "' + "x" * 99
+                   + '"}]', "", "odd", "0: from all lookup local", "{}", "[7]", '[{"priority": "x"}]',
                    '[{"priority": 1, "src": "x/9"}]'],
     routes.tables: [json.dumps(of.TABLE), "[]", '[{"dst": "x"}]', '[{"dst": "10.0.0.1/8", "metric": "x"}]'],
     ports.port_list: ["29500,40000-40010\n", "", "65535", "65536", "1-65536", "1-", "5,x", "1 2", "70000", "5-9,7"],
@@ -201,7 +211,8 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     ports.listening: [TCP, of.TCP6, TCP.replace("0100007F:733C", "00000000:0016"), "", "sl\n",
         TCP.replace(" 0A ", " 01 "), TCP.replace("0100007F", "7F"), TCP.replace("0100007F", "0100007F" * 2)],
     ports.time_wait: ["TCP: inuse 5 tw 28 alloc 23\n", "UDP: tw 3\n", ""],
-    ports.chains: ['{"nftables": []}', "{}", "[]", "x",
+    ports.chains: ['{"nftables": []}', "{}", "[]", "x", '{"nftables": 7}', '{"nftables": [7]}', "[" * 100_000,
+                   '{"nftables": [{"chain": 7}]}', '{"nftables": [{"x": {}}]}', "["  + "x" * 99,
                    '{"nftables": [{"chain": {"hook": "input", "type": "filter"}}]}'],
     ports.rules: [json.dumps(of.in_chain(of.ESTABLISHED, last)) for last in (
         [{"reject": {"type": "icmpx", "expr": "admin-prohibited"}}],  # firewalld's
@@ -209,7 +220,9 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
         [{"counter": COUNTER}, {"xt": {"type": "target", "name": "REJECT"}}],
         [{"counter": COUNTER}, {"xt": None}],  # iptables-nft, by nft before 1.0.7
         [{"xt": {"type": "match", "name": "tcp"}}, {"xt": {"type": "target", "name": "REJECT"}}],
-        [{"match": {}}, {"drop": None}], [{"jump": {"target": "KUBE-FIREWALL"}}], [])] + ["x", '{"nftables": []}'],
+        [{"match": {}}, {"drop": None}], [{"jump": {"target": "KUBE-FIREWALL"}}], [])] + ["x", '{"nftables": []}',
+            "[]", "{}",
+        "[" * 100_000, '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', '{"nftables": [7]}'],
     infiniband.rate: ["800 Gb/sec (4X XDR)\n", "100 Gb/sec (2X HDR)", "2.5 Gb/sec (1X)", "10 Gb/sec (4X)",
                       "2.5 Gb/sec (1X SDR)", "40 Gb/sec (4X FDR10)", "", "400", "400 Gb/s (4X NDR)", "-1 Gb/sec (4X)",
                       "400 Gb/sec (4X NDR) x"],
@@ -323,6 +336,13 @@ DERIVED: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
     "marks of a port": (lambda said: learn(infiniband.roce_qos, of.QOS | said, [of.fabric(replace(
         of.ROCE, gids=(replace(of.ROCE.gids[0], index=0, netdev=""), *of.ROCE.gids)))]).ports, [
         {}, {("read", f"{of.IB}/mlx5_0/tc/1/traffic_class"): f" {ODD}"}]),
+    "interfaces of default routes": (lambda *dests: Routes(tuple(Route(each, f"i{n}") for n, each in enumerate(dests)),
+        ()).default_interfaces, [("0.0.0.0/0", "::/0"), ("10.0.0.0/8", "::/0"), ("::/0", "::/1"), ("0.0.0.0/1",)]),
+    "words for a lost GPU": (lambda words: (learn(nvml.nvml, of.NVML | {("nvml", "nvmlDeviceGetMemoryInfo", 0):
+        Failed(f"NVML x: {words}")}).all[0].lost, LiveGpu(0, Absent(words)).lost), ["GPU is lost",
+            "GPU requires restart", "GPU requires reset", "Not Found"]),
+    "memory that ran out": (lambda why: LostRank(1, "h", "timing", why).shortage, ["it failed (out of memory: GPU 1)",
+        "x", "out of memory: a, out of memory: b)", "out of memory"]),
     "what Xids mean": (lambda code: (tuple(kernel_log.XIDS[code]), code in kernel_log.HARMLESS_XIDS,
                                      code in kernel_log.LINK_XIDS), [(code,) for code in kernel_log.XIDS]),
     **made_up_devices.GPUS, **made_up_libraries.ROWS,

@@ -104,7 +104,7 @@ _ALONE: tuple[tuple[RasKind, "re.Pattern[str]"], ...] = (
     ("status", re.compile(r" *Rank \d+ has status (\w+) --")),
     ("error", re.compile(r" *Rank \d+ reported (.{1,80}?) --")),
 )
-_OPERATION = re.compile(r" *Communicator ranks have different (?:(\w+) operation|collective operation) counts")
+_OPERATION = re.compile(r" *Communicator ranks have different (\w+) operation counts")
 _EVENT = re.compile(r"\[[-\d: ]{19}\] PEER_(DEAD|UNRESPONSIVE): *Process (\d+) on node (\S+) managing GPUs? (.+)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 
@@ -128,7 +128,7 @@ class _Text:
         elif line and not line.startswith((" ", "[")):
             self.comm = ""
         elif found := _OPERATION.match(line):
-            self.operation = "" if found[1] in (None, "collective") else found[1]
+            self.operation = "" if found[1] == "collective" else found[1]
         elif len(self.statements) < _MAX_STATEMENTS:
             self._state(number, line)
 
@@ -136,7 +136,7 @@ class _Text:
         if found := _EVENT.match(line):
             kind: RasKind = "dead" if found[1] == "DEAD" else "missing"
             process = RasProcess(found[3], int(found[2]), found[4])
-            self.statements.append(RasStatement(kind, number, line.strip(), nranks=1, processes=(process,)))
+            self.statements.append(RasStatement(kind, number, line, nranks=1, processes=(process,)))
             return
         for kind, pattern in _HEADS:
             if found := pattern.match(line):
@@ -168,7 +168,7 @@ def _process(line: str) -> RasProcess | None:
     if found := _RANK.match(line):
         return RasProcess(found[4], int(found[3]), found[2], int(found[1]))
     if found := _PROCESS.match(line):
-        return RasProcess(found[2], int(found[1]), found[3].strip())
+        return RasProcess(found[2], int(found[1]), found[3])
     return None
 
 
