@@ -163,8 +163,7 @@ _MACHINES: Mapping[str, Sequence[Mapping[type, Any]]] = {
     "TCP": [_network(name="Socket", devices=("a0", "b1", "c2", "d3"), rate_gbps=50.0)],
     "TCP, no rate": [_network(name="Socket", devices=("a0",), rate_gbps=None)], "no network": [_network(refused=True)],
     "network unknown": [{type(over("")): over("")}],
-    **{f"direct {able}": [_direct(*able)]
-       for able in ((True, True), (True, False), (False, False), (True, None))},
+    **{f"direct {able}": [_direct(*able)] for able in ((True, True), (True, False), (False, False), (True, None))},
     "host": [{Cpus: Cpus(tuple(range(96)), "x", tuple(NumaNode(n, (), ()) for n in range(2))),
               Memory: Memory(2 << 40, 1 << 40), SharedMemory: SharedMemory(100 << 30, 1 << 30)}],
     "host of one CPU": [{Cpus: Cpus((0,), "x", ())}],

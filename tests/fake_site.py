@@ -36,14 +36,10 @@ ANSWERS: dict[Question, Any] = {
     ("conf", "/nfs/alice/nccl.conf"): "NCCL_COMM_ID = boss4:29\nNCCL_BUFFSIZE=4M # blade-018, ask boss4@rack7\n",
     ("conf", "/etc/nccl.conf"): "",
     ("psutil", "net_if_stats"): {"ib0": STATS, "lo": STATS | {"flags": "up,loopback,running"}},
-    ("psutil", "net_if_addrs"): {
-        "ib0": [
-            {"family": 2, "address": "10.20.0.7", "netmask": "255.255.0.0", "broadcast": None},
-            {"family": 10, "address": "fe80::9a03:9bff:fe12:3456%ib0", "netmask": "ffff:ffff:ffff:ffff::"},
-            {"family": 17, "address": MAC, "netmask": None},
-        ],
-        "lo": [{"family": 2, "address": "127.0.0.1", "netmask": "255.0.0.0", "broadcast": None}],
-    },
+    ("psutil", "net_if_addrs"): {"ib0": [{"family": 2, "address": "10.20.0.7", "netmask": "255.255.0.0",
+        "broadcast": None}, {"family": 10, "address": "fe80::9a03:9bff:fe12:3456%ib0",
+        "netmask": "ffff:ffff:ffff:ffff::"}, {"family": 17, "address": MAC, "netmask": None},], "lo": [{"family": 2,
+        "address": "127.0.0.1", "netmask": "255.0.0.0", "broadcast": None}],},
     ("link", "/sys/class/net/ib0"): "../../devices/pci0000:00/0000:00:1c.0/0000:02:00.0/net/ib0",
     ("read", "/sys/class/net/ib0/ifindex"): "2\n", ("link", "/sys/class/net/lo"): "../../devices/virtual/net/lo",
     ("read", "/sys/class/net/lo/ifindex"): "1\n", ("list", SYS): ["mlx5_0"], ("list", f"{SYS}/mlx5_0/ports"): ["1"],

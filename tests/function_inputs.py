@@ -209,10 +209,8 @@ def _plans_inputs() -> Rows:
 def _patterns_inputs() -> Rows:
     """What ranks send and must receive, by the sums of periods; and what is wrong with a buffer that is not that."""
     for dtype, redop, number in product(
-        (torch.float32, torch.bfloat16, torch.float16, torch.int8),
-        (None, "sum", "prod", "min", "max", "avg"),
-        (2, 7, 200),
-    ):
+        (torch.float32, torch.bfloat16, torch.float16, torch.int8), (None, "sum", "prod", "min", "max", "avg"),
+        (2, 7, 200)):  # fmt: skip
         made = buffers.pattern(dtype, redop, number, torch.device("cpu"))
         rows, total = made.rows.double(), made.total.double()
         weights = torch.arange(1, rows.shape[1] + 1).double()
@@ -222,14 +220,12 @@ def _patterns_inputs() -> Rows:
 
 _KEPT_OPTIONS = tuple({*Options.__struct_fields__} - {"argv", "keep", "notes"})
 _LINES = {
-    bandwidth.parse: (
-        "", "-b 1K", "-e 64M", "-b 4 -e 4", "-b 3", "-b 2 --dtype bfloat16", "-b 8M -e 4M", "-b 8M -f 8", "-f 1",
-        "-b 1M -e 3M", "-b 512M",
-        "-n 10000000", "-n 10000001", "-w 10000001", "--batches 3", "--batches 10000001", "-w 0", "--precision 50%",
-        "--precision 50.1", "--precision 0", "--budget 3", "-n 5 --budget 3", "--batches 5 --precision 2", "--graph",
-        "--graph --mode queued", "--graph --backend gloo", "--mode queued --backend gloo", "--repeat 3", "--repeat 4",
-        "--op all", "--op all --timeout 3600", "--op all --timeout 10", "--batches 0", "--op none", "--precision 0.5%",
-        "--op broadcast,reduce --redop max",
+    bandwidth.parse: ("", "-b 1K", "-e 64M", "-b 4 -e 4", "-b 3", "-b 2 --dtype bfloat16", "-b 8M -e 4M", "-b 8M -f 8",
+        "-f 1", "-b 1M -e 3M", "-b 512M", "-n 10000000", "-n 10000001", "-w 10000001", "--batches 3",
+        "--batches 10000001", "-w 0", "--precision 50%", "--precision 50.1", "--precision 0", "--budget 3",
+        "-n 5 --budget 3", "--batches 5 --precision 2", "--graph", "--graph --mode queued", "--graph --backend gloo",
+        "--mode queued --backend gloo", "--repeat 3", "--repeat 4", "--op all", "--op all --timeout 3600",
+        "--op all --timeout 10", "--batches 0", "--op none", "--precision 0.5%", "--op broadcast,reduce --redop max",
         "-e 1000000000000000000000000000000000", "--select env.* --select ib.* --ignore ib.rate --fail-on warn",
         "--config site.toml -v", "--no-config -q", "--json /dev/null", "--html /dev/null --no-color", "-q -v",
         "--junit /dev/null --markdown /dev/null --prometheus /dev/null", "--nproc 2", "--nproc 0", "--timeout 0",
@@ -237,26 +233,18 @@ _LINES = {
         "--op xyzzy", "--dtype fp9", "--redop median", "-b 0", "-b 1T", "-f x", "-n 0", "--tolerance 20", "--mode fast",
         "--precision two", "--budget 0", "--frobnicate", "--expect /no/such/file", "--phase-timeout 1e300", "--pairs",
         "--copies", "--groups=tp=2", "--params=7B", "--graph --mode blocking", "--timeout 1e999", "--batches x",
-        "--backend mpi", "--json -", "--json - --junit -", "--json /nowhere/x",
-    ),
-    workload.parse: (
-        "", "ddp", "tp,ddp", "all --groups tp=2", "--groups tp=2,dp=4", "--groups tp=0", "--params 500K",
+        "--backend mpi", "--json -", "--json - --junit -", "--json /nowhere/x",),
+    workload.parse: ("", "ddp", "tp,ddp", "all --groups tp=2", "--groups tp=2,dp=4", "--groups tp=0", "--params 500K",
         "--params 1.5M", "--params 2B", "--params 3G", "--params 1T", "--params 1000T", "--params 1000.1T",
         "--params 0", "--params 7", "--params 8", "--layers 1000 --micro-batches 1000", "--layers 1001",
-        "--micro-batches 1001", "--dtype float16 -e 4K", "--params many", "--params 4 --layers 8", "--redop=max",
-    ),
-    copies_command.parse: (
-        "", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml", "--nproc x", "-e=1M",
-    ),
-    pairs.parse: (
-        "", "--rounds 3", "--rounds 0", "--rounds x", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-b 16 -e 1M",
-        "-e 1M",
-    ),
-    accept.parse: (
-        "", "--level quick", "--level standard", "--level full", "--ladder", "--level quick --ladder", "--timeout 30",
-        "--timeout 100000", "--expect-gpus 8", "--expect-gpus 8 --backend gloo", "--level long", "--timeout 90",
-        "--level quick --timeout 90",
-    ),
+        "--micro-batches 1001", "--dtype float16 -e 4K", "--params many", "--params 4 --layers 8", "--redop=max",),
+    copies_command.parse: ("", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml",
+        "--nproc x", "-e=1M",),
+    pairs.parse: ("", "--rounds 3", "--rounds 0", "--rounds x", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63",
+        "-b 16 -e 1M", "-e 1M",),
+    accept.parse: ("", "--level quick", "--level standard", "--level full", "--ladder", "--level quick --ladder",
+        "--timeout 30", "--timeout 100000", "--expect-gpus 8", "--expect-gpus 8 --backend gloo", "--level long",
+        "--timeout 90", "--level quick --timeout 90",),
 }  # fmt: skip
 
 

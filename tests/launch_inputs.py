@@ -39,10 +39,8 @@ def _ends_inputs() -> Rows:
         yield f"ended {code} {by}", launch.exit_text(code, by), launch.unexpected_exits({5: code, 3: 77, 4: 0})
     state = RankState(0, "h0", "timing")
     states = {
-        0: state,
-        1: replace(state, rank=1, host="h1", exit_reason="rank 0 is silent"),
-        2: replace(state, rank=2, exit_reason="late", exit_code=3),
-    }
+        0: state, 1: replace(state, rank=1, host="h1", exit_reason="rank 0 is silent"),
+        2: replace(state, rank=2, exit_reason="late", exit_code=3)}  # fmt: skip
     for number, (codes, by) in enumerate(
         product(({}, {1: 4}, {0: -9, 1: 4}, {2: 3, 1: 4}, {1: 143}, {0: -2, 2: 0}, {2: 1}), ("", "SIGINT"))
     ):
@@ -71,10 +69,8 @@ def _ends_inputs() -> Rows:
             (Path(folder) / "environ").write_bytes(text.encode("latin-1"))
             yield f"environment {text!r}", rank_files.environment(Path(folder) / "environ")
     for code, fail_on, given in product(
-        range(6),
-        ("fail", "warn"),
-        ({}, {"TORCHELASTIC_RUN_ID": "x"}, {"TORCHELASTIC_RUN_ID": "x", rank_files.FOLDER: "/f"}),
-    ):
+        range(6), ("fail", "warn"),
+        ({}, {"TORCHELASTIC_RUN_ID": "x"}, {"TORCHELASTIC_RUN_ID": "x", rank_files.FOLDER: "/f"})):  # fmt: skip
         yield f"exit {code} {fail_on} {len(given)}", rank_files.explanation(code, given, fail_on=fail_on)
 
 

@@ -190,9 +190,7 @@ def _kept_inputs() -> Rows:
         )  # fmt: skip
     for waits, backend, record in product(
         (None, Attendance(2), Attendance(2, (LostRank(0, "h", "p", "w"), LostRank(1, "h", "p", "w"))), LOST.attendance),
-        (None, "nccl"),
-        ("", "stuck"),
-    ):
+        (None, "nccl"), ("", "stuck")):  # fmt: skip
         noted, made = Noted(close=4), rank.Rank.__new__(rank.Rank)
         made._recorder, made._identity, made._backend, made._options = noted, seat(2), backend, run_of().options
         with instead(group, in_flight=record), instead(rank, explain_exit=None):
@@ -232,10 +230,8 @@ def _torchs_inputs() -> Rows:
         ):
             yield f"recorded {names} {backend} {first}", group.in_flight(backend)  # type: ignore[arg-type]
     for names, ways, backend in product(
-        ((), ("abort",)),
-        (("abort", "_abort", "_shutdown"), ("_abort", "_shutdown"), ("_shutdown",), ()),
-        ("nccl", "gloo"),
-    ):
+        ((), ("abort",)), (("abort", "_abort", "_shutdown"), ("_abort", "_shutdown"), ("_shutdown",), ()),
+        ("nccl", "gloo")):  # fmt: skip
         done: list[str] = []
         asked: Any = SimpleNamespace(**{name: partial(done.append, f"group.{name}") for name in names})
         backends = SimpleNamespace(**{name: partial(done.append, f"backend.{name}") for name in ways})

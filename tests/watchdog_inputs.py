@@ -79,10 +79,8 @@ def _hearts_inputs() -> Rows:
         ]  # fmt: skip
         before = {each: found.last[each] for each in (2, 1)}
         left = [
-            sorted(found.unreachable()),
-            _lost(found.unresponsive(before, {1})),
-            _lost(Attendance(3, found.exclude([2, 1]))),
-        ]
+            sorted(found.unreachable()), _lost(found.unresponsive(before, {1})),
+            _lost(Attendance(3, found.exclude([2, 1])))]  # fmt: skip
         yield name, *told, signals, *left, sorted(found.excluded), _lost(found.attendance())
     for periods, running, late, over in product((2, 3, 4, 13, 14), ((), (1, 2), (0, 1)), (0, 10), (False, True)):
         waits = FailureDetector(3, patience=3)

@@ -427,11 +427,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             (0, "RANK"), (0,), (0, "X", "WORLD"), (5, "X"), (6, "X"), (20, "X"), (-1, "X"), (99, "X")]),
         "variables of a running process": (_variables, [b"A=b=c\0D=\0odd\0=e\0\xff=1\0A=f", b""]),
         "parents of processes": (_parent, [("7 (a) b) S 5 0",), ("7 (a) S",), ("",)]),
-        "namespaces": (_of(lambda path: _refused(tcp_sockets.same_network, Path(path))), [
-            {"ns/net": "->net:[1]"}]),
-        "answers about sockets": (_told_of_sockets, [
-            (_datagram(20, b"ab"), b"".join(starmap(_datagram, ((20, b"cdefg"), (20, b"h"), (3, b""), (20, b""))))),
-            (_datagram(20, b"ab") + _datagram(2, struct.pack("=i", -13)),)]),
+        "namespaces": (_of(lambda path: _refused(tcp_sockets.same_network, Path(path))), [{"ns/net": "->net:[1]"}]),
+        "answers about sockets": (_told_of_sockets, [(_datagram(20, b"ab"), b"".join(starmap(_datagram, ((20, b"cdefg"),
+            (20, b"h"), (3, b""), (20, b""))))), (_datagram(20, b"ab") + _datagram(2, struct.pack("=i", -13)),)]),
         "owners": (processes.owner, [0, 4294967290]),
         "system calls of a worker server": (rank_servers.ACCEPT_CALLS.get, ["x86_64", "aarch64", "riscv64"]),
         "questions in words": (live.spell_question, [

@@ -188,20 +188,16 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     _entries: ["n0", "N1.site", "n2", "10.0.0.1"],
     _leads: [*((each,) for each in ("virbr0", "vmnet8", "lxcbr0", "lxdbr0", "podman1", "nerdctl0", "cbr0",
         "tmfifo_net0", "kube-ipvs0", "nodelocaldns", "docker0", "docker_gwbridge", "cni0", "cni-podman0", "cnix",
-        "br-0123456789ab", "br-0", "veth12", "veth", "cali1", "lxc5", "lo", "lo1", "eth0", "virbr0x")),
-        ("a", "", "dummy"), ("a", "", "", "loopback"), ("a", "", "bond"), ("a", "", "team"), *(("usb0", driver, "",
-            "up", "169.254.0.17",
-        "fe80::1%usb0", "16.1.15.2") for driver in ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host",
-        "r8152")), ("u", "cdc_ncm", "", "up", "fe80::1", "10.0.0.5"), ("u", "cdc_ncm", "", "up", "10.0.0.5", "fe80::1"),
-        ("u", "cdc_ncm", "", "up", "16.1.15.4"), ("u", "cdc_ncm")],
-    routes.main4: [of.ROUTE, "", "odd", of.ROUTE.replace("010200C0", "x"), of.ROUTE.replace("010200C0", "1FFFFFFFF"),
-        *(f"Iface Destination Gateway\na 0000000A 00000000 {flags} 0 0 9 000000FF" for flags in ("1", "0", "201",
-            "200")),
-        f"Iface Destination Gateway\na {'x' * 200}", of.ROUTE.replace("Destination", "x"),
-                   "0: lookup local"],
-    routes.main6: [of.ROUTE6, "", "x\n", *(
-        f"fd00{'0' * 28} 40 {'0' * 32} 00 {'0' * 32} 400 1 0 {flags} a\n" for flags in (
-        "1", "0", "201", "100001", "80000001"))],
+        "br-0123456789ab", "br-0", "veth12", "veth", "cali1", "lxc5", "lo", "lo1", "eth0", "virbr0x")), ("a", "",
+        "dummy"), ("a", "", "", "loopback"), ("a", "", "bond"), ("a", "", "team"), *(("usb0", driver, "", "up",
+        "169.254.0.17", "fe80::1%usb0", "16.1.15.2") for driver in ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset",
+        "rndis_host", "r8152")), ("u", "cdc_ncm", "", "up", "fe80::1", "10.0.0.5"), ("u", "cdc_ncm", "", "up",
+        "10.0.0.5", "fe80::1"), ("u", "cdc_ncm", "", "up", "16.1.15.4"), ("u", "cdc_ncm")],
+    routes.main4: [of.ROUTE, "", "odd", of.ROUTE.replace("010200C0", "x"), of.ROUTE.replace("010200C0", "1FFFFFFFF"), *(
+        f"Iface Destination Gateway\na 0000000A 00000000 {flags} 0 0 9 000000FF" for flags in ("1", "0", "201", "200")),
+        f"Iface Destination Gateway\na {'x' * 200}", of.ROUTE.replace("Destination", "x"), "0: lookup local"],
+    routes.main6: [of.ROUTE6, "", "x\n", *(f"fd00{'0' * 28} 40 {'0' * 32} 00 {'0' * 32} 400 1 0 {flags} a\n" for
+        flags in ("1", "0", "201", "100001", "80000001"))],
     routes.rules: [json.dumps(of.RULES), '[{"priority": 1}, 7]', "[" * 100_000, '[{"priority": 1, "src": "' + "x" * 99
                    + '"}]', "", "odd", "0: from all lookup local", "{}", "[7]", '[{"priority": "x"}]',
                    '[{"priority": 1, "src": "x/9"}]'],

@@ -143,11 +143,9 @@ class Fault(Struct, frozen=True):
         rail = self.rail if fabric.rails > 1 else None
         nic: Kind = "rail" if fabric.rails > 1 else "node"
         expected = {
-            "node": Cause("node", self.nodes),
-            "nic": Cause(nic, self.nodes, rail),
+            "node": Cause("node", self.nodes), "nic": Cause(nic, self.nodes, rail),
             "direction": Cause(nic, self.nodes, rail, "out" if self.out else "into"),
-            "pair": Cause("pair", tuple(sorted(self.nodes)), rail),
-        }
+            "pair": Cause("pair", tuple(sorted(self.nodes)), rail)}  # fmt: skip
         if self.kind in expected:
             return cause == expected[self.kind]
         return cause.shared and {*cause.nodes} == {node for node in fabric.names if fabric.leaf(node) == self.leaf}
