@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _SUFFIX = re.compile(r"\.(?:log|out|err|txt|jsonl?|gz|zst|xz|bz2|\d+)$", re.IGNORECASE)
 """File suffixes: no check, cause or variable ends so, and a missing file is meant."""
+_PART = r"[a-z0-9-]+\.[a-z0-9-]+/[a-z0-9-]+"
+"""A part of a check, such as env.hca/pkey; a file of such a name must exist."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _is_file(text: str) -> bool:
     try:
-        return text == "-" or "/" in text or "*" in text or Path(text).exists() or bool(_SUFFIX.search(text))
+        if text == "-" or "*" in text or Path(text).exists():
+            return True
+        return ("/" in text and not re.fullmatch(_PART, text)) or bool(_SUFFIX.search(text))
     except (OSError, ValueError):
         return True
 
