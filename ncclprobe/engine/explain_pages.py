@@ -26,7 +26,7 @@ _NAME = 30  # of a name's column; few are longer, and push their text aside
 
 def _labelled_lines(about: Sequence[tuple[str, str]]) -> list[str]:
     """Return each text after its heading; further lines align with the first."""
-    return [line for head, text in about if text for line in wrap(f"{head + ':':<10}", text, COLUMNS, whole=True)]
+    return [line for head, text in about if text for line in wrap(f"{head + ':':<12}", text, COLUMNS, whole=True)]
 
 
 def part_lines(parts: Sequence[Check]) -> list[str]:
