@@ -55,7 +55,7 @@ def script(shell: str) -> str:
     """Return the completion script for `shell`."""
     import shtab
 
-    ids = sorted(check.id for check in every_check())
+    ids = sorted({check.id for check in every_check()})
     preamble: Any = {name: text.format(ids=" ".join(ids)) for name, text in _PREAMBLE.items()}
     text = str(shtab.complete(whole(), shell, preamble=preamble))
     return text.replace('"(*):', '"*:') if shell == "zsh" else text  # shtab's form completes the first word only
