@@ -291,6 +291,10 @@ def _broken_inputs() -> Rows:
     for id in ("a.b", "A.b", "a", "a.b-c", "a.b_c", "a.b.c", "9.b"):
         yield f"id {id}", list(promises.broken(replace(rule, id=id)))
     yield "never", list(promises.broken(replace(rule, applies=never)))
+    yield "no need", list(promises.broken(replace(rule, needs=(), run=lambda: ())))
+    yield "no need, raises", list(promises.broken(replace(rule, needs=(), run=lambda: 1 / 0)))
+    blind = tuple(replace(need, accepts_absent=True) for need in rule.needs)
+    yield "passes unlooked", list(promises.broken(replace(rule, needs=blind, run=lambda _: iter(()))))
     causes = [Cause("c", "log.x", "named", "m", doctor=doctor) for doctor in ("", "made.first", "no.check")]
     kinds = (Status.PASS, Status.FAIL, Status.PASS, Status.WARN, Status.SKIP, Status.UNKNOWN, Status.FAIL, Status.FAIL)
     at = (None, "n1", "n1", "n2", "n2", "n3", "n4", "n5")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,12 +51,19 @@ ASKED: dict[str, Callable[[], Any]] = {
 
 @each_row("ask", ASKED.values(), ids=ASKED)
 def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
-    ask: Callable[[], Any], capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ask: Callable[[], Any], capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ncclprobe.toml").write_text("is read by no question")
     before = dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]
-    first, second = ask(), ask()
+    caplog.clear()
+    with caplog.at_level("INFO", "ncclprobe"):
+        first, second = ask(), ask()
+    name = str(ask.__code__.co_names[1])
+    (seconds,) = {*re.findall(r" in (\d+\.\d) s$", caplog.messages[-1])}
+    assert caplog.messages[-1] == f"{name}: {second!r} in {seconds} s"
+    assert float(seconds) < 60
     assert type(first) is type(second)
     assert first.to_dict().keys() == second.to_dict().keys()
     assert "\n" not in repr(first)
@@ -230,6 +238,10 @@ WRONG: dict[str, Callable[[], Any]] = {
     "a long backend": lambda: api.doctor(backend="w" * 99),  # type: ignore[arg-type]
     "a text, a path and a number": lambda: api.doctor([HGX, "x", 3]),  # type: ignore[list-item]
     "nothing for seconds": lambda: api.doctor(timeout_s=None),  # type: ignore[arg-type]
+    "65 sizes": lambda: api.expect("dgx-h100", sizes=[8] * 65),
+    "a size beyond all": lambda: api.expect("dgx-h100", sizes=[8, (1 << 62) + 1]),
+    "a long operation": lambda: api.expect("dgx-h100", ops=["x" * 99]),
+    "a long machine and a capture": lambda: api.expect("x" * 99, capture=HGX),
     "nothing for sizes": lambda: api.expect("dgx-h100", sizes=None),  # type: ignore[arg-type]
 }
 
@@ -261,12 +273,13 @@ def test_the_first_example_of_the_page_runs_and_a_capture_is_saved_and_judged_an
     assert found["outlook"].lines
     assert found["report"].status is api.Status.FAIL
     taken = api.capture()
+    assert repr(taken) == f"<Capture of {taken.node}: {len(taken.text)} characters>"
     taken.save("here.jsonl")
     assert [node.name for node in api.doctor("here.jsonl", backend="gloo").nodes] == [taken.node]
 
 
 def test_rows_of_a_log_are_judged_compared_and_merged_by_what_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever is given beside a file changes the answer."""
     monkeypatch.chdir(tmp_path)
@@ -282,6 +295,10 @@ def test_rows_of_a_log_are_judged_compared_and_merged_by_what_is_asked(
         as_json.write(replace(made.sweep(), measurements=rows), f"{name}.json")
     codes = [api.compare("usual.json", "slower.json", tolerance=each).exit_code for each in (0.1, 0.5)]
     assert (codes, api.compare(LOG, LOG).exit_code) == ([4, 0], 0)
+    assert repr(api.compare("usual.json", "slower.json")) == "<Comparison of 3 rows: 3 worse, exit 4>"
+    with caplog.at_level("INFO", "ncclprobe"), pytest.raises(api.UsageError):
+        api.load(LOG)
+    assert caplog.messages[-1].startswith(f"load: UsageError: {LOG}: not ")
     unjudged = tuple(replace(row, expectation=None, status="unjudged", busbw_GBps=100.0) for row in rows)
     as_json.write(replace(made.sweep(), measurements=unjudged), "low.json")
     asked: list[dict[str, Any]] = [{}, {"machine": "dgx-h100"}, {"machine": "dgx-h100", "accept_low": True}]

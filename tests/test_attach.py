@@ -119,6 +119,7 @@ def test_the_stacks_of_a_job_that_does_not_go_on_are_read_if_py_spy_is_there(
     ("words", "options", "look_s", "slept", "ended"),
     [
         ("WORKING SLOW WORKING STUCK", "--watch 10", 0, [10, 10, 10], "watched: 4 looks"),
+        ("WORKING STUCK", "--watch 10 --keep kept", 0, [10], "kept: kept (ncclprobe explain kept)"),
         ("STUCK STUCK STUCK STUCK", "--watch 10 --timeout 30 -q", 0, [10, 10, 10], "watched: 4 looks"),
         ("STUCK STUCK STUCK", "--watch 10 --timeout 29", 0, [10, 10], "watched: 3 looks"),
         ("STUCK STUCK", "--watch 3000", 0, [3000], "watched: 2 looks"),

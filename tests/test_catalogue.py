@@ -65,6 +65,6 @@ PAGES = (
     "iface-missing", "log.interface/no-interface",  # the cause that this check names
     "stated", "log.unexplained",  # a cause that no check knows
     *(page(name) for name in ("ib.state", "log.port", "env.value")), "env.hca",
-    "run.bandwidth", "IB.STATE",
+    "run.bandwidth", "IB.STATE", "env.hca/hca-dup", "pasted-nothing-like-it", "x",
 )  # fmt: skip
 """What is explained of each, and listed of some groups, is in tests/data/command_values/entries.txt."""

@@ -120,6 +120,15 @@ def test_it_has_every_command_and_every_option_that_help_shows(
         missing += [(name, each) for each in spelt if not any(each in f"{line} " for line in of_command)]
     assert not missing
     assert seen > 150
+    ids = " ".join(sorted({check.id for check in diagnose.every_check()}))
+    assert ids.startswith("data.content data.file-system data.path data.rate env.danger env.debug env.files ")
+    ways = {
+        "bash": [f'_ncclprobe_ids() {{ compgen -W "{ids}" -- "$1"; compgen -f -- "$1"; }}'],
+        "zsh": [f"_ncclprobe_ids() {{ compadd {ids}; _files }}", ":Print it for this shell.:(bash zsh fish)"],
+        "fish": [f"set -g _ncclprobe_ids {ids}",
+                 "(string join \\n $_ncclprobe_ids; __fish_complete_path (commandline -ct))"],
+    }  # fmt: skip
+    assert [each for each in ways[shell] if each not in text] == []
 
 
 def test_bash_completes_words_options_values_files_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +178,7 @@ ROWS = [
     if line.startswith("| `ncclprobe ")
 ]
 _ELSEWHERE = re.compile(
-    r"[0-9.]+ [KMGT]iB that|with \d+ CPUs, can run at most \d+ ranks|'|(?<=not TOML: ).*|(?<=report: ).*"
+    r"[0-9.]+ [KMGT]iB that|with \d+ CPUs, can run at most \d+ ranks|'|(?<=not TOML: ).*|(?<=/1 report: ).*"
 )
 """What another machine, Python or library says in other words."""
 
@@ -204,6 +213,19 @@ def test_a_wrong_input_has_one_clear_line(
     assert (code, said.out) == (2, "")
     (line,) = said.err.splitlines()
     assert _ELSEWHERE.sub("#", line) == _ELSEWHERE.sub("#", f"ncclprobe: {answer}")
+
+
+def test_a_name_that_no_shell_can_give_and_a_folder_without_permission_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: (str(path), mode) != (str(tmp_path), os.W_OK))
+    for name, why in (
+        ("a\0b", "a\\x00b: cannot be written: its name contains a NUL"),
+        ("r", f"r: cannot be written, because you have no permission for {tmp_path}; choose another path"),
+    ):
+        assert main(["doctor", "--json", name]) == 2
+        assert capsys.readouterr().err == f"ncclprobe: --json: {why}; see ncclprobe doctor --help\n"
 
 
 PHRASES = {

@@ -137,8 +137,15 @@ def test_a_capture_taken_here_replays_to_the_same_verdicts(tmp_path: Path) -> No
 def test_a_capture_is_private_names_what_to_do_with_it_and_is_judged_once(tmp_path: Path) -> None:
     done = ncclprobe("capture", cwd=tmp_path)
     (path,) = tmp_path.iterdir()
-    assert f"ncclprobe doctor {path.name}" in done.stdout
+    number, words = done.stdout.removeprefix(f"{path.name}: ").split(" ", 1)
+    assert (int(number) > 50, words) == (True, f"answers; judge them with `ncclprobe doctor {path.name}`\n")
+    assert path.name == f"{re.sub('[^A-Za-z0-9_.-]', '_', socket.gethostname())}.jsonl"
     assert path.stat().st_mode & 0o077 == 0
+    cut = ncclprobe("capture", "-o", "cut.jsonl", "--timeout", "0.001", cwd=tmp_path)
+    assert re.fullmatch(
+        r"cut\.jsonl: incomplete: \d+ questions were not asked: time, threads or memory ran out\n", cut.stderr
+    )
+    assert (cut.returncode, cut.stdout) == (3, "")
     done = ncclprobe("doctor", str(path), str(path))
     assert done.returncode == 2
     assert "a second capture of node" in done.stderr

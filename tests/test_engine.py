@@ -19,6 +19,7 @@ from ncclprobe.model.fleet import History
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
+from ncclprobe.signals import NO_MEMORY
 from tests.each_row import each_row
 from tests.judge_inputs import FIRST, First
 
@@ -71,6 +72,10 @@ def test_a_fact_that_nobody_produces_makes_its_dependents_absent() -> None:
     [
         *((error("odd"), "ParseError", "please report it") for error in (ParseError, ValueError, KeyError, TypeError)),
         (OSError("no process left"), "ParseError", "no process left"),
+        *(
+            (error, "Failed", NO_MEMORY)
+            for error in (MemoryError(), SystemError(), RuntimeError("can't allocate lock"))
+        ),
         (RuntimeError("can't start new thread"), "ParseError", "can't start new thread"),
     ],
 )

@@ -20,7 +20,7 @@ from ncclprobe.host import files
 from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog, remove
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
+from ncclprobe.model.findings import Severity, Status, Suppression, Verdict, fail, note
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.report import delivery, nodes
 from tests.each_row import each_row
@@ -95,11 +95,31 @@ def test_a_file_that_is_found_is_read_if_nobody_else_may_write_it(
         if why:
             with pytest.raises(UsageError) as told:
                 suppressions.load(None, checks)
-            assert str(told.value).startswith(f"{path} is not read, {why}; to continue without it pass --no-config")
+            way = "to continue without it pass --no-config, to trust it pass --config ./ncclprobe.toml"
+            assert str(told.value) == f"{path} is not read, {why}; {way}"
         else:
             assert len(suppressions.load(None, checks).entries) == 1
         assert len(suppressions.load(Path(suppressions.NAME), checks).entries) == 1
         assert suppressions.load(suppressions.NO_FILE, checks).entries == ()
+
+
+def test_what_a_project_file_did_is_announced_if_nobody_named_it() -> None:
+    entry = suppressions.Ignore("ib.*", "*", "r", "p.toml: ignore 1")
+    options = {"doctor": {"local": True, "select": ["ib.*"]}, "pairs": {"rounds": 3}}
+    gone = [Suppression("ib.state", f"mlx5_{number}:1", "r") for number in range(5)]
+    of_doctor = "options of doctor from {}: local = True, select = ['ib.*']"
+    read = "read /s/ncclprobe.toml of the working directory: {}; --no-config skips it"
+    three = "suppressed ib.state on mlx5_0:1, ib.state on mlx5_1:1, ib.state on mlx5_2:1 and 2 more"
+    for found, entries, said, command, told in (
+        ("", (), (), "doctor", [of_doctor.format("the file of --config")]),
+        ("", (entry,), gone, "copies", []),
+        ("/s/ncclprobe.toml", (), (), "copies", [read.format("0 entries, suppressed nothing")]),
+        ("/s/ncclprobe.toml", (entry,), gone[:1], "doctor", [of_doctor.format("/s/ncclprobe.toml"),
+            read.format("1 entry, suppressed ib.state on mlx5_0:1")]),
+        ("/s/ncclprobe.toml", (entry,) * 2, gone, "copies", [read.format(f"2 entries, {three}")]),
+    ):  # fmt: skip
+        accepted = suppressions.Accepted(entries, found, options=options)
+        assert list(accepted.announce(said, command)) == told
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

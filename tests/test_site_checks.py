@@ -147,8 +147,12 @@ BROKEN = {
     "yields a finding that is none": (
         CHECK.replace("{body}", "yield fail(3, 'is little')"), "Expected `str`, got `int`"
     ),
-    "does not end": (CHECK.replace("{body}", "import time\n    time.sleep(60); yield"), "did not finish within 0.2 s"),
-    "finds too much": (CHECK.replace("{body}", "yield from [fail('a', 'b')] * 9"), "returned more than 5 findings"),
+    "does not end": (
+        CHECK.replace("{body}", "import time\n    time.sleep(60); yield"), "the check did not finish within 0.2 s"
+    ),
+    "finds too much": (
+        CHECK.replace("{body}", "yield from [fail('a', 'b')] * 9"), "the check returned more than 5 findings"
+    ),
     "its condition raises": (conditional("KeyError('x')"), "the check itself failed: KeyError: 'x'"),
     "its condition leaves": (conditional("SystemExit(3)"), "the check itself failed: SystemExit: 3"),
     "its file does not parse": ("def", "its import raises SyntaxError"),
@@ -174,6 +178,28 @@ def test_a_check_that_breaks_is_unknown_and_one_that_cannot_be_loaded_is_require
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, not loaded)
     assert verdict.id == ("site-bios.little-memory" if loaded else "site-bios.load")
     assert why in f"{verdict.why}."
+    if not loaded:
+        (check,) = site.load_file(path)
+        assert (check.title, check.right) == (
+            f"The checks of {path} cannot be loaded", f"the checks of {path} can be loaded",
+        )  # fmt: skip
+        assert (check.why, check.fix) == (
+            "A site that relies on its own checks must not pass because they are missing.",
+            "Run `ncclprobe checks --test bios` to see why. To leave them out, pass --ignore 'site-bios.*'.",
+        )
+
+
+def test_a_file_of_a_wrong_name_and_too_many_files_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = written(folder, name="x" * 39 + ".Y")
+    (check,) = site.load_file(long)
+    why = f"{'x' * 39 + '.'!r} is not a valid name: use lower-case letters, digits and hyphens"
+    assert (check.id, said(long).why) == ("site-unnamed.load", f"{long}: {why}")
+    written(folder, name="_hidden")
+    monkeypatch.setattr(bounds, "SITE_FILES", 2)
+    assert [check.id for check in site.checks(None, f"{folder}/.")] == ["site-bios.little-memory", "site-unnamed.load"]
+    monkeypatch.setattr(bounds, "SITE_FILES", 1)
+    with pytest.raises(UsageError, match=r"/checks/\.\./checks: more than 1 files of checks$"):
+        site.checks(None, f"{folder}/../checks")
 
 
 def test_two_checks_of_one_id_are_none(folder: Path) -> None:
@@ -245,8 +271,10 @@ def test_the_file_of_the_working_directory_names_no_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = config(tmp_path, f'checks = "{folder}"\n').rename(tmp_path / suppressions.NAME)
-    with pytest.raises(UsageError, match="not allowed in a file of the working directory"):
+    with pytest.raises(UsageError) as refused:
         suppressions.load(None, lambda folder: every_check(None, folder))
+    why = "checks and messages are not allowed in a file of the working directory: pass --config ./ncclprobe.toml"
+    assert str(refused.value) == f"ncclprobe.toml: {why}"
     assert suppressions.load(path, lambda folder: every_check(None, folder)).checks == str(folder)
     path.chmod(0o666)
     with pytest.raises(UsageError, match="lets other users write to it"):

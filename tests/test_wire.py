@@ -255,6 +255,8 @@ async def test_a_secret_is_sealed_for_the_other_side_and_filler_is_no_message() 
         assert 400 < int.from_bytes(segment, sys.byteorder) <= wire.SMALL_SEGMENT
         assert (talk.option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 4) or b"\0")[0] > 0
         assert talk.option(socket.IPPROTO_TCP, 9999, 4) is None
+        with pytest.raises(WireError, match=r"^stopped 5 bytes early$"):
+            await talk.discard(5, soon(0.1))
         await talk.send_filler(b"x" * 9, soon())
         talk.close()
         await heard(troubles, "hung up within a stream")

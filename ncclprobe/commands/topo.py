@@ -126,7 +126,7 @@ def _finding_lines(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
         if verdict.status is Status.UNKNOWN:
             yield from wrap("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}", delivery.width())
     if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
-        yield "  nothing" if verdicts else "  nothing was checked"
+        yield "  nothing"
     if told:
         yield from ("", f"online: {page(next(iter(told)))}")
 
