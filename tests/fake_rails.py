@@ -29,14 +29,9 @@ class FakeNodes:
     """
 
     def __init__(
-        self,
-        world: World,
-        silent: Collection[int] = (),
-        moved_gbps: Mapping[str, float] = {},
-        *,
-        from_start: bool = True,
-        why: str = "",
-    ) -> None:
+        self, world: World, silent: Collection[int] = (), moved_gbps: Mapping[str, float] = {}, *,
+        from_start: bool = True, why: str = "",
+    ) -> None:  # fmt: skip
         self._why = why
         self._world, self._silent, self._moved, self._from_start = world, silent, moved_gbps, from_start
         self.waves: list[list[tuple[int, int, int]]] = []
@@ -84,13 +79,9 @@ def fleet_of(world: World) -> Fleet:
 
 
 def played(
-    world: World,
-    nodes: FakeNodes | None = None,
-    budget: Budget | None = None,
-    *,
-    force: bool = False,
+    world: World, nodes: FakeNodes | None = None, budget: Budget | None = None, *, force: bool = False,
     seconds: float = 600.0,
-) -> Every[Rails]:
+) -> Every[Rails]:  # fmt: skip
     """Return what all nodes saw of a whole run of so many `seconds`, retests included."""
     wanted = RailsWanted(None, None, budget or Budget(), force)  # type: ignore[arg-type]
     playing = nodes or FakeNodes(world)

@@ -139,30 +139,26 @@ SILENT = {
     .replace("    volumeMounts:", LOCK),
     "the right to lock memory": (HOSTDEV % 8).replace("    volumeMounts:", LOCK),
     "a part of a manifest": "env:\n- name: NCCL_DEBUG\n  value: INFO\nresources:\n  limits:\n    nvidia.com/gpu: 8\n",
-    "all that docker can give": DOCKER % GIVEN,
-    "a privileged container": DOCKER % "--ipc=host --privileged",
+    "all that docker can give": DOCKER % GIVEN, "a privileged container": DOCKER % "--ipc=host --privileged",
     "InfiniBand that is off": (DOCKER % "--ipc=host").replace("NCCL_IB_HCA=mlx5", "NCCL_IB_DISABLE=1"),
     "compose with the host's memory": COMPOSE % "ipc: host\n    ulimits: {memlock: {soft: -1, hard: -1}}",
     "compose with room": COMPOSE % "shm_size: '16gb'",
     "GPUs by CDI": (DOCKER % GIVEN).replace("--gpus all", "--device nvidia.com/gpu=all").replace("docker", "podman"),
     "both kinds of libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=utility,compute,video",
-    "all libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=all",
-    "all networks": GKE % json.dumps(RAILS),
+    "all libraries": DOCKER % f"{GIVEN} -e NVIDIA_DRIVER_CAPABILITIES=all", "all networks": GKE % json.dumps(RAILS),
     "one network of a shared device": GKE.replace("networking.gke.io/interfaces", MULTUS) % "rdma-shared",
     "fast NICs in a script's list": LINK.format("0c:00.0 mlx5_1", 32) + LINK.format("c0:00.0 mlx5_9", 32),
     "a file that a volume brings": DOCKER
     % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t -v /opt/microsoft:/opt/microsoft",
     "room on processors": (POD % 32).replace("nvidia.com/gpu: 8", 'cpu: "90"\n        nvidia.com/gpu: 8'),
-    "GPUs of all tasks": TASKS.format("#SBATCH --gpu-bind=none"),
-    "one version of NCCL": TORCH.format(20),
+    "GPUs of all tasks": TASKS.format("#SBATCH --gpu-bind=none"), "one version of NCCL": TORCH.format(20),
     "a NIC that a part of a list lacks": GIDS.format(" | grep mlx5_0"),
     "switches that do not redirect": BRIDGE.format("-"),
     "root ports that redirect": BRIDGE.format("+").replace("PLX Technology, Inc. PEX", "Intel Device"),
     "a peer-memory module": DIRECT.format("", "nvidia_peermem 16384 0\n"),
     "an open module on an old kernel": DIRECT.format("Open ", ""),
     "the channel of a command": "$ srun sh -c 'ls /dev/nvidia-caps-imex-channels; nvidia-imex-ctl -q'\n" + WELL,
-    "peers with access": LISTED + P2P.replace("%s", "OK"),
-    "cool GPUs by a filter": (PERFORMANCE % "Not Active") * 2,
+    "peers with access": LISTED + P2P.replace("%s", "OK"), "cool GPUs by a filter": (PERFORMANCE % "Not Active") * 2,
     "a table that is cut": f"# p5.48xlarge\n$ nvidia-smi | head -8\n{WELL}",
     "half of the GPUs": f"# p5.48xlarge, 2 x H100\n{WELL}",
     "a matrix that is cut": "# DGX H100\n"
@@ -172,4 +168,4 @@ SILENT = {
     + "\nGPU1\tNV18\t X "
     + "\tNV18" * 6
     + "\n",
-}
+}  # fmt: skip

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +17,8 @@ from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Snapshot
+from tests import test_commands
 from tests.each_row import each_row
-
-ROOT = Path(__file__).resolve().parent.parent
 
 pytest.importorskip("torch")
 SLOW = pytest.mark.slow  # three ranks of torch each: one that hangs runs every time; looks at healthy jobs are recorded
@@ -29,8 +27,7 @@ NAMES = {"another collective": "desync", "sigstop": "stuck outside", "gil held i
 
 
 def ncclprobe(*argv: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "ncclprobe", *argv, "--no-config"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    return test_commands.ncclprobe(*argv, "--no-config")
 
 
 def looked(ranks: hanging_job.Job, *more: str) -> dict[str, Any]:
@@ -92,13 +89,9 @@ def test_a_process_that_is_no_rank_is_refused_in_one_line() -> None:
     ],
 )
 def test_the_stacks_of_a_job_that_does_not_go_on_are_read_if_py_spy_is_there(
-    words: tuple[str, ...],
-    options: tuple[str, ...],
-    installed: bool,
-    asked: list[bool],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    words: tuple[str, ...], options: tuple[str, ...], installed: bool, asked: list[bool],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     answers, looks = iter(words), []
 
     def look(_: object, __: float, stacks: bool) -> tuple[Snapshot, dict[Question, str], JobFiles]:

@@ -56,13 +56,10 @@ def test_a_number_of_many_digits_is_refused_in_one_line(argv: list[str]) -> None
             (SEAT | {"RANK": "0", "MASTER_PORT": port}, [], r"MASTER_PORT is .*; set it to a free port")
             for port in ("abc", "-1", "99999", "tcp://10.3.2.1:2222")
         ),
-        (
-            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
-            ["--nproc", "2"],
-            "^--nproc starts the ranks itself, but openmpi has started this one; leave --nproc out$",
-        ),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ["--nproc", "2"],
+         "^--nproc starts the ranks itself, but openmpi has started this one; leave --nproc out$"),
     ],
-)
+)  # fmt: skip
 def test_variables_of_a_launcher_that_do_not_fit_are_refused_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], argv: list[str], words: str
 ) -> None:
@@ -91,11 +88,9 @@ def test_only_rank_zero_complains_and_another_leaves_when_torchrun_ends_it(
 
 @each_row("variables", [{}, {"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n0"}])
 def test_variables_exported_by_hand_do_not_stop_ranks_of_our_own_and_are_named(
-    variables: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     started: list[tuple[int, set[str]]],
-) -> None:
+) -> None:  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     started.clear()
@@ -112,17 +107,13 @@ def test_variables_exported_by_hand_do_not_stop_ranks_of_our_own_and_are_named(
     ("argv", "gpus", "words"),
     [
         *((argv, 0, "one rank has nothing to measure") for argv in ([], ["--nproc", "1"], ["--backend", "gloo"])),
-        (
-            ["--nproc", "1"],
-            8,
-            "start one rank per GPU: torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth, or ncclprobe bandwidth "
-            "--nproc 8$",
-        ),
+        (["--nproc", "1"], 8, "start one rank per GPU: torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth, or "
+         "ncclprobe bandwidth --nproc 8$"),
         ([], 1, "; this node has one GPU, so start one rank on each of several nodes .torchrun --nnodes, srun, mpirun"),
         (["--backend", "nccl"], 0, "; --backend nccl needs a GPU per rank, and no GPU is visible here$"),
         (["--backend", "gloo"], 8, r"bandwidth --backend gloo .*--nproc 2"),
     ],
-)
+)  # fmt: skip
 def test_one_rank_measures_nothing_writes_nothing_and_is_told_how_to_be_more(
     argv: list[str], gpus: int, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -138,11 +129,9 @@ TORCHRUNS_ONE = SEAT | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCA
 
 @each_row("variables", [{}, TORCHRUNS_ONE | {"TORCHELASTIC_RUN_ID": "x"}])
 def test_several_gpus_are_a_rank_each_and_that_is_said(
-    variables: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     started: list[tuple[int, set[str]]],
-) -> None:
+) -> None:  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(measuring, "devices", lambda host: Devices(8))

@@ -220,12 +220,16 @@ def test_a_name_that_no_shell_can_give_and_a_folder_without_permission_are_refus
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: (str(path), mode) != (str(tmp_path), os.W_OK))
-    for name, why in (
-        ("a\0b", "a\\x00b: cannot be written: its name contains a NUL"),
-        ("r", f"r: cannot be written, because you have no permission for {tmp_path}; choose another path"),
-    ):
-        assert main(["doctor", "--json", name]) == 2
-        assert capsys.readouterr().err == f"ncclprobe: --json: {why}; see ncclprobe doctor --help\n"
+    see = "; see ncclprobe doctor --help"
+    for argv, why in (
+        (["doctor", "--json", "a\0b"], f"--json: a\\x00b: cannot be written: its name contains a NUL{see}"),
+        (["doctor", "--json", "r"],
+         f"--json: r: cannot be written, because you have no permission for {tmp_path}; choose another path{see}"),
+        (["report", *["r"] * 401], "401 reports; give 400 at most"),
+        (["compare", "no\x1b[31m\nsuch", "b"], "no\\x1b[31m\\nsuch: cannot be read: No such file or directory"),
+    ):  # fmt: skip
+        assert main(argv) == 2
+        assert capsys.readouterr().err == f"ncclprobe: {why}\n"
 
 
 PHRASES = {

@@ -26,17 +26,18 @@ UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCA
 
 
 def ncclprobe(*argv: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return started(["-m", "ncclprobe", *argv], cwd, variables)
+
+
+def started(words: list[str], cwd: Path | None, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
     env = {**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **variables}
-    command = [sys.executable, "-m", "ncclprobe", *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd, env=env)
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, cwd=cwd, env=env)
 
 
 def script(text: str, *argv: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run a few lines of Python, outside of any job."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
-    return subprocess.run([sys.executable, "-c", text, *argv], capture_output=True, text=True, timeout=60,
-                          env={**inherited, "PYTHONPATH": str(ROOT), **variables})  # fmt: skip
+    return started(["-c", text, *argv], None, variables)
 
 
 def test_the_version_is_said_before_anything_slow_is_imported() -> None:
@@ -149,22 +150,6 @@ def test_a_capture_is_private_names_what_to_do_with_it_and_is_judged_once(tmp_pa
     done = ncclprobe("doctor", str(path), str(path))
     assert done.returncode == 2
     assert "a second capture of node" in done.stderr
-
-
-@each_row(
-    ("argv", "words"),
-    [
-        (["report", *[SAVED] * (bounds.SERIES_REPORTS + 1)], f"; give {bounds.SERIES_REPORTS} at most"),
-        (["compare", "no\x1b[31m\nsuch — file", "b"], "no\\x1b[31m\\nsuch — file: cannot be read"),
-    ],
-)
-def test_more_than_can_be_given_and_a_hostile_name_are_one_line_on_stderr_and_exit_2(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) == 2
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert words in err
 
 
 HEAVY = {"torch", "numpy", "rich", "pynvml"}

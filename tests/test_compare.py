@@ -9,13 +9,12 @@ import pytest
 from ncclprobe.checks.run.rows import ROW, bandwidth
 from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
-from ncclprobe.commands.compare import compared, side
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.judge import judge
 from ncclprobe.expect.baselines import load
 from ncclprobe.facts.run.samples import Expected, Notes, Participants
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import ExitCode, Status, Verdict, fail, warn
+from ncclprobe.model.findings import Status, Verdict, fail, warn
 from ncclprobe.model.measurement import Expectation, Fingerprint, Judged, Measurement, SkippedRow, TimeStats
 from ncclprobe.model.report import NodeEnvironment, Report, Setting, Tool
 from ncclprobe.model.snapshot import Job
@@ -150,16 +149,6 @@ COMPARED: dict[str, tuple[Report | str, Report | str]] = {
     "one of two sweeps was cut": (text(WHOLE) + text(LONGER), text(WHOLE, lines=4) + text(LONGER)),
     "one of two sweeps failed": (text(WHOLE) + text(LONGER), text(WHOLE) + text(LONGER, lines=4, more=ERROR)),
 }  # fmt: skip
-
-
-def test_two_captures_are_compared_port_by_port_and_one_differs_from_itself_in_nothing() -> None:
-    """More of them are in tests/data/command_values/compare.txt."""
-    healthy = side(str(CAPTURES / "hgx-h100.jsonl"))
-    assert len(healthy.environment) > 500
-    sick = compared(healthy, side(str(CAPTURES / "sick" / "ib-down.jsonl")), 0.0)
-    assert ("mlx5_3:1 state: ACTIVE -> DOWN" in sick.changed, sick.exit_code) == (True, ExitCode.FAIL)
-    same = compared(healthy, healthy, 0.0)
-    assert (same.changed, same.new_findings, same.exit_code) == ((), (), ExitCode.OK)
 
 
 MODEL = Expectation(400.0, 350.0, "GB/s", "model", "links", "model")

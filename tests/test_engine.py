@@ -10,18 +10,15 @@ from report.samples import HEALTHY
 from ncclprobe.engine import history, running
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.doctor import look_s
-from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.facts.job.ranks import JobLooks, LocalRanks
 from ncclprobe.host import Host
-from ncclprobe.model.errors import Denied, Failed, Missing, ParseError, Unlearned, UsageError
-from ncclprobe.model.findings import Status
+from ncclprobe.model.errors import Denied, Failed, Missing, ParseError, UsageError
 from ncclprobe.model.fleet import History
 from ncclprobe.model.registry import collector
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import Struct
 from ncclprobe.signals import NO_MEMORY
 from tests.each_row import each_row
-from tests.judge_inputs import FIRST, First
 
 
 class Colour(Struct, frozen=True):
@@ -96,12 +93,6 @@ def test_a_collector_that_fails_is_absent_and_the_others_have_their_facts(
     facts = collect(answers({}), [broken, fine], at_once=at_once)
     assert facts[Colour] == Colour("red")
     assert (facts[Shade].refused, why in facts[Shade].why) == (refused, True)
-
-
-def test_a_check_whose_facts_do_not_say_is_unknown() -> None:
-    """More of what is judged is in tests/data/command_values/judging.txt."""
-    (seen,) = judge([Snapshot("n", {First: First(error=Unlearned("no colour was seen"))})], [FIRST], Job())
-    assert (seen.status, seen.required, conclude([seen])) == (Status.UNKNOWN, True, (Status.UNKNOWN, 3))
 
 
 def test_a_tenth_of_the_time_is_left_to_judge_but_a_second_or_half_of_it() -> None:

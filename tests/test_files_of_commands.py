@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ncclprobe.model.findings import Severity, Status, Suppression, Verdict, fai
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.report import delivery, nodes
 from tests.each_row import each_row
+from tests.test_commands import ncclprobe
 
 
 def checks(_folder: str = "") -> tuple[Check, ...]:
@@ -154,10 +154,8 @@ def test_a_finding_that_an_entry_names_is_left_out_and_said_with_its_reason() ->
 
 
 def run_doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL", "SLURM", "RANK"))}
-    command = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.value", *argv]
-    env = {**kept, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "NCCL_IB_DISABLE": "true"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, env=env)
+    asked = ("doctor", "--backend", "gloo", "--select", "env.value")
+    return ncclprobe(*asked, *argv, cwd=folder, NCCL_IB_DISABLE="true")
 
 
 def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 import importlib
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ncclprobe.commands import COMMANDS
 from tests.each_row import each_row
+from tests.test_commands import ncclprobe
 
 ROOT = Path(__file__).resolve().parent.parent
 RENDERING = {"--json", "--junit", "--markdown", "--html", "--prometheus", "--nodes-out", "--quiet", "--verbose"}
@@ -34,11 +33,7 @@ def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: 
 
 
 def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
-    launchers = ("NCCL", "SLURM", "OMPI", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
-    line = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", *argv]
-    env = {**kept, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=folder, env=env)
+    return ncclprobe("doctor", "--backend", "gloo", *argv, cwd=folder)
 
 
 def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:

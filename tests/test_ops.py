@@ -28,11 +28,9 @@ def test_all_vectors_of_nccl_tests_come_out() -> None:
 
 
 @given(
-    name=st.sampled_from(sorted(OPS)),
-    nbytes=st.integers(1, 1 << 34),
-    ranks=st.integers(1, 2000),
+    name=st.sampled_from(sorted(OPS)), nbytes=st.integers(1, 1 << 34), ranks=st.integers(1, 2000),
     itemsize=st.sampled_from([1, 2, 4, 8]),
-)
+)  # fmt: skip
 def test_a_shape_never_exceeds_what_was_asked_for_and_in_place_fits(
     name: str, nbytes: int, ranks: int, itemsize: int
 ) -> None:

@@ -115,10 +115,6 @@ STATED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "RDMA devices: no RDMA device is visible here, and NCCL uses TCP between nodes (No IB devices found)",
         "node none", "give the container /dev/infiniband, or load the NIC's driver; then run ibv_devinfo again",
         "the pasted text: ")),
-    pasted_faults.SAYS["the fabric manager"]: ("nvl.fabric", "fail nvidia-fabricmanager: is inactive: GPUs behind "
-        "NVSwitches do not start without the fabric manager", "", (
-        "nvidia-fabricmanager: is inactive: GPUs behind NVSwitches do not start without the fabric manager",
-        "node none", "systemctl enable --now nvidia-fabricmanager", "the pasted text: ")),
     "× nvidia-persistenced.service - NVIDIA\n   Active: failed (Result: exit-code)\n": ("log.unexplained",
         f"unknown {UNKNOWN}", "a line reports a failure that no check recognises:    Active: failed (Result: "
         "exit-code)", ()),

@@ -47,15 +47,12 @@ FAULTS = {
     "other-operation": lambda tensor: dist.all_gather_into_tensor(tensor.repeat(dist.get_world_size()), tensor),
     "other-size": lambda tensor: dist.all_reduce(tensor[: ELEMENTS // 2]),
     "other-type": lambda tensor: dist.all_reduce(tensor.double()),
-    "absent-step": lambda tensor: time.sleep(4 * TIMEOUT_S),
-    "late": _late,
-    "raises": _raise,
-    "out-of-memory": _no_memory,
-    "exits": lambda tensor: os._exit(3),
+    "absent-step": lambda tensor: time.sleep(4 * TIMEOUT_S), "late": _late, "raises": _raise,
+    "out-of-memory": _no_memory, "exits": lambda tensor: os._exit(3),
     "killed": lambda tensor: os.kill(os.getpid(), signal.SIGKILL),
     "segfault": lambda tensor: os.kill(os.getpid(), signal.SIGSEGV),
     "stopped": lambda tensor: os.kill(os.getpid(), signal.SIGSTOP),
-}
+}  # fmt: skip
 
 if __name__ == "__main__":
     main()

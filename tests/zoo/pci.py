@@ -85,13 +85,9 @@ def _element(
 
 
 def _bridge(
-    path: str,
-    numa: int,
-    ids: tuple[int, int],
-    board: tuple[int, int],
-    inside: list[tuple[str, Function]],
+    path: str, numa: int, ids: tuple[int, int], board: tuple[int, int], inside: list[tuple[str, Function]],
     acs: bool = True,
-) -> Function:
+) -> Function:  # fmt: skip
     buses = [int(function.address.split(":")[1], 16) for _, function in inside]
     return Function(path, numa, ids, board=board, below=(min(buses), max(buses)), acs=acs)
 
