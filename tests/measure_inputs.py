@@ -1,7 +1,11 @@
 """What ranks measure and send to rank 0, played in this process without a store: rows of `FUNCTIONS`."""
 
+import asyncio
+import json
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +15,18 @@ import torch
 from conftest import answers
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.cluster.mesh import listeners, walk
 from ncclprobe.commands import pairs
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host.capture import load
 from ncclprobe.model.errors import Denied, Missing, NcclprobeError, ProbeError, UsageError
 from ncclprobe.model.measurement import SkippedRow
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.training import Rung
-from ncclprobe.model.values import replace
-from ncclprobe.session.measure import collectives, copies, interference, ladder, nic_traffic, rank_nics
+from ncclprobe.model.values import asdict, replace
+from ncclprobe.session.measure import collectives, copies, interference, ladder, nccl_debug, nic_traffic, rank_nics
 from ncclprobe.session.measure import pairs as pairs_part
 from ncclprobe.session.measure import training as training_part
 from tests.command_inputs import CAPTURES
@@ -76,6 +82,25 @@ def _nics_inputs() -> Rows:
         ):
             link = rank_nics.slowest_link(exchange, seat(rank), NOWHERE, f"n{number}")  # type: ignore[arg-type]
         yield f"link {number}, rank {rank}, {rates}", link, exchange.said, streamed
+    listening = [[{"role": "default", "interface": "e", "address": f"10.0.0.{at}", "port": 40}] for at in (1, 2, 3)]
+    for rank, local, count, own in product((0, 1), (0, 1), (1, 3), (None, cards[1])):
+        log, card = Noted(), own and SimpleNamespace(name="eth0", addresses=own.addresses)
+        held: Any = SimpleNamespace(addresses=[Noted(_asdict=listening[0][0])], listen=log.listen, close=log.close)
+        exchange = Others(*((listening[:count], None) if rank else (listening[1:count], [[7.0], []])), rank=rank)
+
+        async def walked(plan: Any, given: Any, until: float, log: Any = log) -> Any:
+            log.walked([call.to for call in plan.calls], plan.calls == plan.rates, round(until - time.monotonic()))
+            return SimpleNamespace(rows=[SimpleNamespace(rate_gbps=each) for each in (None, 3.0, 0.0, 2.5)])
+
+        with (
+            instead(listeners, reserve_listeners=lambda *given, h=held, n=log.reserve: n(*given) or h),
+            instead(walk, walk=walked),
+        ):
+            decision = {"token": "t", "seconds": 30.0}
+            rates = asyncio.run(
+                rank_nics._streams(exchange, replace(seat(rank), local_rank=local), card, "n7", decision)
+            )  # type: ignore[arg-type]
+        yield f"streams of {rank}, {local} of {count}, {bool(own)}", rates, exchange.said, log.calls
 
 
 _NET = "/sys/class/net"
@@ -320,6 +345,52 @@ def _collectives_inputs() -> Rows:
         yield f"again {outcomes[1]} {repeat} {rank}", asked_, run.exchange.said, told
 
 
+_FAILURES = (None, RuntimeError("reset\nmore"), TypeError("no such type"), ValueError("no room"))
+_CALLED = (("all_reduce", (8, 1 << 20)), ("sendrecv", (64,)), ("all_gather", (2,)), ("reduce_scatter", (4096,)))
+_HEARD: tuple[list[Any], ...] = ([[None, ""], [None, "late"]], [[None, "a"], [None, copies.TAKEN]], [[None, ""]])
+
+
+def _passes_inputs() -> Rows:
+    """What processes in which NCCL speaks do, how they fail, what rank 0 hears of them, and what disturbs a sweep."""
+    for rank, error in product((0, 1), _FAILURES):
+        task = nccl_debug.Task(rank, 2, "n0", 7, "cpu", "float16", "max", _CALLED, 5.0)
+        dist, calls = Noted(), list[Any]()
+        if error:
+            dist.init_process_group = mock.Mock(side_effect=error)
+
+        def noted(view: Any, op: str, calls: list[Any] = calls) -> Callable[[], None]:
+            given = [len(view.send), len(view.recv), view.rank, view.ranks, str(view.redop), str(view.recv.dtype)]
+            return lambda: calls.append([op, *given])
+
+        probes = [SimpleNamespace(name=op, run=partial(noted, op=op)) for op in OPS]
+        with mock.patch.object(nccl_debug, "dist", dist), instead(nccl_debug, discover=probes, clock_of=dist):
+            try:
+                nccl_debug.begin(json.dumps(asdict(task)))
+            except SystemExit as ended:
+                calls.append(str(ended))
+        yield f"pass of rank {rank}, {error!r}", calls, dist.calls
+    for rank, why, others in product((0, 1), ("", copies.TAKEN), _HEARD):
+        exchange, asked = Others(4711 if rank else others, rank=rank), list[Any]()
+        task_of = lambda *given, asked=asked, why=why: asked.extend(given) or (None, why)  # noqa: E731
+        with (
+            instead(nccl_debug, run_task=task_of, free_port=4711),
+            instead(nccl_debug.own_child, command=lambda name: [name]),
+        ):
+            told = nccl_debug.run_pass(run_of("-b 8 -e 64 -f 8").plan(), seat(rank), exchange, 9.0)  # type: ignore[arg-type]
+        yield f"passes of {rank}, {why[:9]!r}, {others}", told, exchange.said, asked
+    before, after = interference.Reading(100.0, 50.0, 0.0, 1.0), interference.Reading(200.0, 140.0, 0.0, 3.0)
+    for failing, heat, rank in product((True, False), (interference.Heat(1.0, {0: 0.0}), None), (0, 1)):
+        run = run_of(rank=rank, exchange=Others(failing if rank else [["n1", None, None, []]], rank=rank))
+        if not rank:
+            run.recorder.failing = lambda most, failing=failing: [("reduce", most)] * failing
+        with (
+            instead(interference, read=after, heat=interference.Heat(11.0, {0: 5.0}), gpus_now=None),
+            instead(collectives.socket, gethostname="n0"),
+        ):
+            collectives._look_for_disturbances(run, before, heat)
+        yield f"disturbed {failing}, {bool(heat)}, rank {rank}", run.exchange.said, run.recorder and run.recorder.calls
+
+
 _STEPS = [[1.0, 5.0, 2.0], [3.0, 1.0, 2.5], [2.0, 2.0, 4.0], [2.0, 6.0, 1.0], [9.0, 0.1, 2.0]]
 _CALLS: tuple[list[list[float]], ...] = (
     [[1.0, 2.0, 4.0], [2.0, 2.0, 1.0], [3.0, 1.0, 1.0], [1.0, 2.0, 2.0], []], [[]] * 5, [[1.0]] * 4 + [[]]
@@ -391,5 +462,5 @@ def _pairs_inputs() -> Rows:
 FUNCTIONS = in_all_words({
     "nics": _nics_inputs, "counted": _counted_inputs, "copies-of-hosts": _copies_inputs,
     "copies-of-gpus": _turns_inputs, "sweeps": _collectives_inputs, "ladders": _ladders_inputs,
-    "pairs-of-ranks": _pairs_inputs,
+    "pairs-of-ranks": _pairs_inputs, "passes": _passes_inputs,
 })  # fmt: skip

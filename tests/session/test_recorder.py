@@ -4,20 +4,28 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ncclprobe.checks.run.rows import BAND
 from ncclprobe.commands import bandwidth as command_line
-from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
+from ncclprobe.engine.diagnose import MACHINE, MEASURED, ask, diagnose
+from ncclprobe.engine.doctor import look_s
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run import samples as facts
+from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.errors import UsageError
+from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.report import Report
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
+from ncclprobe.report.delivery import Output
+from ncclprobe.session.measure import single_rank
 from ncclprobe.session.watchdog.ending import Ending
 from session.records import LOST, ROW_OK, bands, closed, of_run, recorder
 from tests.each_row import each_row
@@ -93,6 +101,41 @@ def test_ranks_of_our_own_leave_the_report_to_who_started_them(
     assert record.close() == 0
     assert {file.name for file in tmp_path.iterdir()} == {FILE}
     assert (RunLog.read(tmp_path / FILE).end, capsys.readouterr().out) == ("", "")
+
+
+def test_what_is_chosen_later_and_who_sent_no_capture_is_recorded(tmp_path: Path) -> None:
+    record = recorder(tmp_path / "r")
+    assert record.facts()[facts.RunRequest].sizes == (1 << 20,)
+    record.ask_for([8, 16])
+    traffic = OperationTraffic("all_reduce", 64, (NicBytes("h0", "eth0", "ethernet", 5, 7, 1.0, expected=True),))
+    record.add_traffic([traffic])
+    assert record.facts()[facts.RunRequest].sizes == (8, 16)
+    assert record.facts()[facts.NicTraffic] == facts.NicTraffic((traffic,))
+    found = record.take_captures([("h1", dump({}, "h1"))])
+    assert [(each.node, bool(each.facts)) for each in found] == [("h1", True), ("h0", True)]
+    record.take_captures([(host, dump({}, host)) for host in ("h0", "h1")])
+    report = record.report(())
+    assert [note for note in report.notes if "capture" in note] == ["not checked: h0 sent no capture"]
+    assert report.exit_code == 3
+
+
+@each_row(("why", "keep"), [("", True), ("torch is not installed", False), ("no GPU", True)])
+def test_a_node_that_cannot_measure_is_looked_at_and_says_what_it_left_out(
+    why: str, keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = SimpleNamespace(start=list, snapshot=lambda: Snapshot("me", {}), capture=lambda: dump({}, "me"))
+    waits: list[Any] = []
+    monkeypatch.setattr(single_rank, "NodeSnapshot", lambda name, seconds: waits.append((name, seconds)) or node)
+    monkeypatch.setattr(single_rank.socket, "gethostname", lambda: "me")
+    output, what = Output({"json": str(tmp_path / "r")}, quiet=True), ("collectives", "pairs")
+    asked = replace(command_line.parse([]), output=output, what=what, keep=tmp_path if keep else None)
+    question = ask(asked.judging, (), Job("gloo"), MEASURED if why else MACHINE)
+    assert single_rank.look(asked, question, "single", why, "gloo") == 3
+    report = as_json.read(str(tmp_path / "r"))
+    assert list(report.skipped_rows) == [SkippedRow(each, None, "unable", why) for each in what if why]
+    assert (waits[0][0], 0 < waits[0][1] <= look_s(asked.timeout_s)) == ("me", True)
+    assert (tmp_path / "me.jsonl").exists() is keep
+    assert not why or (report.launch.kind, report.launch.world_size, report.launch.nnodes) == ("single", 1, 1)
 
 
 # Output that cannot be written.

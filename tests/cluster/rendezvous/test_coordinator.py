@@ -21,6 +21,7 @@ from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator, bind_listener
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker
+from ncclprobe.facts.reach import Flood
 from ncclprobe.model import bounds
 from ncclprobe.wire import WireError
 from tests.awaited import awaited
@@ -69,6 +70,21 @@ async def test_who_is_not_there_at_the_deadline_is_not_waited_for(tmp_path: Path
     assert (gathering.expected, ranks, {*counts} - {0}) == (2, [1], {1})
     assert gathering.waited_s < 3
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@awaited
+async def test_a_flood_is_named_and_kept_out_once_nodes_are_waited_for_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FROM_ONE_ADDRESS", 0)
+    async with listening(tmp_path, 2) as (coordinator, port):
+        crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        gathering = await coordinator.gather(soon(0.3))
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.open_connection("127.0.0.1", port)
+        for _, writer in crowd:
+            writer.transport.abort()
+    assert gathering.floods == (Flood("127.0.0.1", 3),)
 
 
 @awaited
