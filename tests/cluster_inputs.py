@@ -181,13 +181,9 @@ def _named(*rows: tuple[str, str], down: tuple[str, ...] = ()) -> Interfaces:
     ]
     names = enumerate(dict.fromkeys(name for name, _ in rows), 1)
     flags = {True: frozenset({"running", "loopback"}), False: frozenset({"running"})}
+    of = {name: tuple(each for each in addresses if each.name == name) for name, _ in rows}
     return Interfaces(
-        tuple(
-            Interface(
-                name, index, flags[name == "lo"], 1500, addresses=tuple(each for each in addresses if each.name == name)
-            )
-            for index, name in names
-        )
+        tuple(Interface(name, index, flags[name == "lo"], 1500, addresses=of[name]) for index, name in names)
     )
 
 

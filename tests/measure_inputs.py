@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -352,7 +353,8 @@ _HEARD: tuple[list[Any], ...] = ([[None, ""], [None, "late"]], [[None, "a"], [No
 
 def _passes_inputs() -> Rows:
     """What processes in which NCCL speaks do, how they fail, what rank 0 hears of them, and what disturbs a sweep."""
-    for rank, error in product((0, 1), _FAILURES):
+    yield "variables", nccl_debug.variables({"A": "1", "NCCL_DEBUG": "WARN"}, Path("/log"))
+    for rank, error, room in ((0, None, 1 << 20), *((rank, error, None) for rank in (0, 1) for error in _FAILURES)):
         task = nccl_debug.Task(rank, 2, "n0", 7, "cpu", "float16", "max", _CALLED, 5.0)
         dist, calls = Noted(), list[Any]()
         if error:
@@ -363,12 +365,15 @@ def _passes_inputs() -> Rows:
             return lambda: calls.append([op, *given])
 
         probes = [SimpleNamespace(name=op, run=partial(noted, op=op)) for op in OPS]
-        with mock.patch.object(nccl_debug, "dist", dist), instead(nccl_debug, discover=probes, clock_of=dist):
+        with (
+            mock.patch.object(nccl_debug, "dist", dist),
+            instead(nccl_debug, discover=probes, clock_of=dist, _room=room),
+        ):
             try:
                 nccl_debug.begin(json.dumps(asdict(task)))
             except SystemExit as ended:
                 calls.append(str(ended))
-        yield f"pass of rank {rank}, {error!r}", calls, dist.calls
+        yield f"pass of rank {rank}, {error!r}, {room}", calls, dist.calls
     for rank, why, others in product((0, 1), ("", copies.TAKEN), _HEARD):
         exchange, asked = Others(4711 if rank else others, rank=rank), list[Any]()
         task_of = lambda *given, asked=asked, why=why: asked.extend(given) or (None, why)  # noqa: E731

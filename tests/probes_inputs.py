@@ -140,17 +140,11 @@ def _clocks_inputs() -> Rows:
         gpu.graph([lambda: log.append("call")] * 2)()
         yield "a GPU", gpu.between(*marks), log, [name for name, *_ in cuda.calls], cuda.calls[-1][-1]
     for device_s in (0.5, None):
-        own = SimpleNamespace(
-            now=iter((1.0, 3.0, 7.0)).__next__,
-            mark=lambda: "m",
-            synchronise=lambda: None,
-            between=lambda *_, s=device_s: s,
-        )
+        ends = SimpleNamespace(mark=lambda: "m", synchronise=lambda: None, between=lambda *_, s=device_s: s)
+        own = SimpleNamespace(now=iter((1.0, 3.0, 7.0)).__next__, **vars(ends))
         yield f"queued, {device_s}", clock.time_batch([lambda: None] * 2, "queued", own, each=4)  # type: ignore[arg-type]
-        ticks = SimpleNamespace(now=iter((10.0, 20.0, 21.0)).__next__, barrier=lambda: None,
-            busy_until=lambda at: log.append(f"{at:.3f}"),
-                                mark=lambda: "m", synchronise=lambda: None, between=lambda *_,
-                                    s=device_s: s)  # fmt: skip
+        ticks = SimpleNamespace(now=iter((10.0, 20.0, 21.0)).__next__, barrier=list, **vars(ends))
+        ticks.busy_until = lambda at: log.append(f"{at:.3f}")
         yield f"arrives, {device_s}", arrival_skew.arrive(lambda: None, ticks), log[-1]  # type: ignore[arg-type]
 
 
@@ -304,19 +298,12 @@ def _training_inputs() -> Rows:
             yield f"{grid_} of {sizes}", len(list(training.play_groups(bench, grid_, ["n0", "n0"])))
         except NcclprobeError as refused:
             yield f"{grid_} of {sizes}", str(refused)
-    for need, room in ((8 << 20, None), (8 << 20, 3), (12_000_000, 12_000_000)):
+    usual = Model(params=3_000_000, layers=1)
+    need = steps.memory_bytes("fsdp", usual)
+    for asked, room in ((Model(params=3, layers=1), None), (usual, need), (usual, need - 1)):
         bench = Bench(plan(ranks=9), Others(), lambda name: None, Noted())  # type: ignore[arg-type]
         try:
-            yield (
-                f"room {room}",
-                len(
-                    list(
-                        training.play_strategy(
-                            bench, None, "fsdp", Model(params=3 if not room else need, layers=1), room
-                        )
-                    )
-                ),
-            )  # type: ignore[arg-type]
+            yield f"room {room}", len(list(training.play_strategy(bench, None, "fsdp", asked, room)))  # type: ignore[arg-type]
         except (NcclprobeError, AttributeError, ValueError) as refused:
             yield f"room {room}", f"{type(refused).__name__} {refused}"[:200]
 

@@ -149,14 +149,8 @@ def _kept_inputs() -> Rows:
     for more in (-1, 0):
         with mock.patch.object(node_snapshot, "MOST_PACKED_BYTES", size + more):
             yield f"packed with {more}", bool(node_snapshot.pack(_SMALL)), node_snapshot.pack(None)
-    for name, text in {
-        "right": packed,
-        "not base64": "?",
-        "not zlib": "YWJj",
-        "no capture": node_snapshot.pack("x"),
-        "number": 7,
-        "cut": packed[:40],
-    }.items():
+    odd = {"right": packed, "not base64": "?", "not zlib": "YWJj", "no capture": node_snapshot.pack("x"), "number": 7}
+    for name, text in (odd | {"cut": packed[:40]}).items():
         yield f"unpacked {name}", node_snapshot.unpack(text, "n0") == _SMALL
     one = node_snapshot.pack(dump({("read", "/b"): "two"}, "rank 1"))
     received = [[True, packed], [False, one], None, [True, None]]

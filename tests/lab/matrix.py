@@ -229,14 +229,12 @@ ROWS = (
         words=("--master-addr", "nosuch"),
     ),
     Row(
-        "MASTER_ADDR is a loopback address on one node",
-        _own_name("127.0.1.1", name="n0"),
+        "MASTER_ADDR is a loopback address on one node", _own_name("127.0.1.1", name="n0"),
         (Named("launch.master", subject="n0", says="127.0.1.1", blame="node", by="n1"), MISSING),
     ),
     Row(
         "MASTER_PORT is filtered for one node alone",
-        lambda lab: _use(lab, faults.filtered(lab["n0"], port=PORT, peer=lab["n1"])),
-        (_cut_off("filtered"), MISSING),
+        lambda lab: _use(lab, faults.filtered(lab["n0"], port=PORT, peer=lab["n1"])), (_cut_off("filtered"), MISSING),
     ),
     Row(
         "MASTER_PORT is refused by a firewall on rank 0's node",
@@ -276,8 +274,7 @@ ROWS = (
     Row(
         "packets above 1400 bytes vanish on their way out of one node",
         lambda lab: _use(lab, faults.mtu_black_hole(lab["n1"])),
-        (Named("path.mtu", N1, "out of n1", "n1", blame="node"),),
-        ONE_IS_BAD,
+        (Named("path.mtu", N1, "out of n1", "n1", blame="node"),), ONE_IS_BAD,
     ),
     Row(
         "packets above 1400 bytes vanish on their way from one node, and nobody says so", _dropped_by_size,

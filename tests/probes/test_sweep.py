@@ -212,52 +212,27 @@ CLOSED = "Connection closed by peer [10.0.0.2]:4711"
 FULL = "CUDA out of memory. Tried to allocate 64.00 KiB."
 
 
+FIRST = "broadcast first call in place"
+
+
 @each_row(
     ("broken", "error", "text", "words"),
-    [
-        # Ranks that all lost each other in the first call have not refused it.
-        (("broadcast", "barrier"), RuntimeError, CLOSED, "barrier after broadcast failed with .*Connection closed by"),
-        # An error of the backend itself is no refusal, nor one of memory.
-        (
-            ("broadcast",),
-            dist.DistBackendError,
-            "NCCL error in: ProcessGroupNCCL.cpp:1",
-            "^rank 0: broadcast first call in place: NCCL error in: ProcessGroupNCCL.cpp:1$",
-        ),
-        (
-            ("broadcast",),
-            torch.OutOfMemoryError,
-            f"{FULL}\nMore.",
-            rf"^rank 0: broadcast first call in place: out of memory: {re.escape(FULL)}$",
-        ),
-        (
-            ("allocate",),
-            torch.OutOfMemoryError,
-            f"{FULL}\nMore.",
-            rf"^rank 0: allocating 2 x 64 KiB: out of memory: {re.escape(FULL)}$",
-        ),
+    [  # ranks that all lost each other in the first call have not refused it; nor is an error of the backend a refusal
+        (("broadcast", "barrier"), RuntimeError, CLOSED, f"barrier after broadcast failed with .*{re.escape(CLOSED)}"),
+        (("warm_up_size",), RuntimeError, f"{CLOSED}\nx", f"^rank 0: broadcast 64 KiB warm-up: {re.escape(CLOSED)}$"),
+        (("broadcast",), dist.DistBackendError, "NCCL error in: X.cpp:1", f"^rank 0: {FIRST}: NCCL error in: X.cpp:1$"),
+        (("broadcast",), torch.OutOfMemoryError, f"{FULL}\n.", f"^rank 0: {FIRST}: out of memory: {re.escape(FULL)}$"),
+        (("allocate",), torch.OutOfMemoryError, f"{FULL}\nMore.",
+         rf"^rank 0: allocating 2 x 64 KiB: out of memory: {re.escape(FULL)}$"),
     ],
-)
+)  # fmt: skip
 def test_what_breaks_a_step_is_told_with_the_rank_and_the_phase(
     monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...], error: type[Exception], text: str, words: str
 ) -> None:
     for name in broken:
-        monkeypatch.setattr(sweep if name == "allocate" else dist, name, raising(error, text))
+        monkeypatch.setattr(dist if name in ("broadcast", "barrier") else sweep, name, raising(error, text))
     with pytest.raises(ProbeError, match=words):
         swept(plan(ops=("broadcast",)))
-
-
-def test_a_failure_in_the_middle_names_rank_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter([None] * 3)
-
-    def all_reduce(tensor: object, op: object, _group: None) -> None:
-        if next(calls, "dead") == "dead":
-            raise RuntimeError(f"{CLOSED}\nmore")
-
-    monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    with pytest.raises(ProbeError) as lost:
-        swept(plan(warmup=5))
-    assert str(lost.value) == f"rank 0: all_reduce 64 KiB warm-up: {CLOSED}"
 
 
 # How many calls a precision takes.

@@ -36,15 +36,12 @@ PREFIXED = {
 NUMBERS = {
     **{f"IBV_{name}": getattr(abi, name) for name in SAME.split()},
     **{f"IBV_{kind}_{name}": getattr(abi, name) for kind, names in PREFIXED.items() for name in names.split()},
-    **{f"IBV_WC_{name}": number for number, (name, _) in COMPLETIONS.items()},
-    "IBV_WC_RECV": abi.WC_RECEIVED,
-    "IBV_WC_WR_FLUSH_ERR": abi.FLUSHED,
-    "IBV_PORT_ACTIVE": abi.PORT_STATES.index("ACTIVE"),
+    **{f"IBV_WC_{name}": number for number, (name, _) in COMPLETIONS.items()}, "IBV_WC_RECV": abi.WC_RECEIVED,
+    "IBV_WC_WR_FLUSH_ERR": abi.FLUSHED, "IBV_PORT_ACTIVE": abi.PORT_STATES.index("ACTIVE"),
     "IBV_GID_TYPE_ROCE_V2": abi.GID_TYPES.index("RoCE v2"),
     "IBV_MTU_4096": {nbytes: number for number, nbytes in abi.MTUS.items()}[4096],
-    "IBV_EVENT_DEVICE_FATAL": max(abi.FATAL_EVENTS - {10}),
-    "IBV_EVENT_PORT_ERR": max(abi.FATAL_EVENTS),
-}
+    "IBV_EVENT_DEVICE_FATAL": max(abi.FATAL_EVENTS - {10}), "IBV_EVENT_PORT_ERR": max(abi.FATAL_EVENTS),
+}  # fmt: skip
 CALLS = {f"{name}({', '.join('0' * len(takes))})": result for name, (result, takes) in abi.PROTOTYPES.items()}
 CALLS |= {"((struct ibv_context_ops *)0)->poll_cq(0, 0, 0)": abi.Poll._restype_}
 for kind, result in (("int", ctypes.c_int), ("void", None)):

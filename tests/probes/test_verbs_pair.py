@@ -92,12 +92,7 @@ def test_a_healthy_rail_carries_every_byte_both_ways(ends: Ends, pairs: int) -> 
             {"device": "right", "link_layer": "Ethernet", "state": "ACTIVE", "gid": "00000000000000000000ffff0a000002",
              "gid_type": "RoCE v2", "active_mtu": 2048, "rate_gbps": 400.0, "pkey": 0xFFFF},
         ),
-        (
-            infiniband("left", 7),
-            infiniband("right", 9),
-            0,
-            {"lid": 9, "link_layer": "InfiniBand", "gid_type": "IB"},
-        ),
+        (infiniband("left", 7), infiniband("right", 9), 0, {"lid": 9, "link_layer": "InfiniBand", "gid_type": "IB"}),
     ],
     ids=["RoCE", "InfiniBand"],
 )  # fmt: skip

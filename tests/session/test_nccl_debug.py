@@ -2,13 +2,10 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import psutil
@@ -20,7 +17,6 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.log import Log
 from ncclprobe.session.measure import nccl_debug
 from ncclprobe.session.measure.nccl_debug import Task, run_task
-from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import free_port
 from tests.each_row import each_row
 
@@ -72,27 +68,6 @@ def _sleepers() -> list[int]:
     return found
 
 
-NOBODY: Any = SimpleNamespace(collect=lambda value: [value], share=lambda value: value)
-"""The exchange of one rank."""
-PLAN: Any = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="float32", redop="sum")
-IDENTITY = RankIdentity("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
-
-
-@each_row(
-    ("script", "devices", "says"), [(SPEAKS, [("eth1",)], ""), (REFUSES, [], "rank 0: CUDA error: out of memory")]
-)
-def test_rank_zero_hears_all_ranks_says_which_left_nothing_and_is_itself_never_made_to_speak(
-    script: str, devices: list[tuple[str, ...]], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    found = nccl_debug.run_pass(PLAN, IDENTITY, NOBODY, 20.0, (sys.executable, "-c", script))
-    assert found is not None
-    assert [log.devices() for log in found[0]] == devices
-    assert says in found[1]
-    assert nccl_debug.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
-    assert "NCCL_DEBUG" not in os.environ
-
-
 @pytest.mark.slow
 def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
@@ -126,20 +101,3 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
     assert nccl_debug.fitting(calls, (8 << 20) - 1) == calls[:2]
     with pytest.raises(ValueError, match="no call of the sweep fits into the free memory, 1 B"):
         nccl_debug.fitting(calls, 1)
-
-
-def test_the_buffers_of_the_pass_are_of_its_largest_call_that_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    dist = pytest.importorskip("torch.distributed")
-
-    class Allocated(Exception):
-        pass
-
-    def allocate(nbytes: int, *how: Any) -> None:
-        raise Allocated(nbytes)
-
-    monkeypatch.setattr(dist, "TCPStore", lambda *address, **how: dist.HashStore())
-    monkeypatch.setattr(dist, "init_process_group", lambda *group, **how: None)
-    monkeypatch.setattr(nccl_debug, "_room", lambda task, store, device: 6 << 20)
-    monkeypatch.setattr(nccl_debug, "allocate", allocate)
-    with pytest.raises(Allocated, match=f"^{1 << 20}$"):
-        nccl_debug.make_calls(replace(TASK, calls=(("all_reduce", (8, 1 << 20, 4 << 20)),)), "gloo")
