@@ -215,9 +215,7 @@ def test_a_report_that_cannot_be_written_ends_the_run_and_every_node_is_told(
     assert "ncclprobe: n0 could not write the report: r.json: no space left\n" in capsys.readouterr().err
 
 
-def test_the_options_of_a_command_reach_the_node_that_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_options_of_a_command_reach_the_node_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: list[NodePlace] = []
     monkeypatch.setattr(gather, "assemble", lambda part: parts.append(part) or 3)
     monkeypatch.setenv("NCCLPROBE_TOKEN", SECRET)
@@ -302,7 +300,7 @@ def peer(name: str, rank: int, capture: Path = Path(), **details: Any) -> Peer:
     )
 
 
-def test_every_part_of_a_run_ends_before_the_run_and_a_late_node_waits_as_long_as_it_may(
+def test_every_part_of_a_run_ends_before_it_and_a_late_node_waits_as_long_as_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = Times(100.0, timeout_s=40.0, wait_s=600.0)
@@ -346,7 +344,7 @@ def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
         ("[" * 10_000, "garbled: the capture of n1 is not a capture"),
     ],
 )
-def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
+def test_a_capture_from_another_node_is_no_file_of_ours_and_breaks_nothing(
     text: str, lost: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "c.jsonl"
@@ -357,9 +355,7 @@ def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
     assert replay.node == "n1"
 
 
-def test_nodes_that_are_judged_as_they_arrive_are_judged_as_ever(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nodes_judged_as_they_arrive_are_judged_as_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Three nodes sent what they know: one is sick, one broke its capture, and one of two has the same name."""
     monkeypatch.setattr(captures, "FEW", 0)
     monkeypatch.setattr("ncclprobe.engine.workers.cores", lambda: 2)

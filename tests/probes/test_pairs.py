@@ -82,9 +82,7 @@ def test_a_gpu_that_does_not_finish_is_a_pair_that_timed_out(
     assert (found.why, found.fit, found.seconds) == ("timed out", False, ())
 
 
-def test_once_they_are_connected_nothing_stands_between_the_clock_and_the_call(
-    endpoint: pairs.PairEndpoint, batch: Any
-) -> None:
+def test_once_connected_nothing_stands_between_the_clock_and_the_call(endpoint: pairs.PairEndpoint, batch: Any) -> None:
     made = batch(lambda: None)
     assert endpoint.measure("latency", 0, 1, LIMIT_S).why == ""
     here = threading.current_thread()

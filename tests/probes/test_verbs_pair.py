@@ -156,9 +156,7 @@ def test_of_a_way_that_is_dead_the_data_of_the_other_tells(ends: Ends) -> None:
     ],
     ids=["a GID of RoCE v1", "a link-local GID", "other partitions", "limited members of one", "a port that is down"],
 )
-def test_addresses_that_do_not_meet_are_not_acknowledged_either_way(
-    ends: Ends, left: str, right: str, other: RailPort
-) -> None:
+def test_addresses_that_do_not_meet_are_acknowledged_no_way(ends: Ends, left: str, right: str, other: RailPort) -> None:
     """But with a link-local GID on one end, which rxe and NICs answer to: both know each other's addresses."""
     here, there = ends(left, right, LEFT, other, test=replace(QUICK, round_trips=0))
     if other.gid_index == 1:
@@ -301,9 +299,7 @@ print(len(connected().completions()))
 """
 
 
-def test_what_queue_pairs_that_are_gone_had_completed_is_not_taken_for_the_new_ones(
-    library: Path, tmp_path: Path
-) -> None:
+def test_what_queue_pairs_that_are_gone_completed_is_not_taken_for_the_new_ones(library: Path, tmp_path: Path) -> None:
     with fake_verbs.variables(fake_verbs.environment(library, tmp_path, device("left", 1), device("right", 2))):
         done = subprocess.run([sys.executable, "-c", RENEWED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("0\n", "")
@@ -371,7 +367,7 @@ def test_an_other_end_that_says_nothing_is_waited_for_until_the_deadline(
 
 
 @each_row("message", [{"failure": {"step": "open", "kind": "gone", "text": ""}}, {"address": {"device": "right"}}])
-def test_an_other_end_that_talks_nonsense_is_no_other_end(
+def test_another_end_that_talks_nonsense_is_no_other_end(
     library: Path, tmp_path: Path, message: dict[str, Any]
 ) -> None:
     here, there = channels()

@@ -10,7 +10,7 @@ from ncclprobe.session.ranks import group
 dist = pytest.importorskip("torch.distributed")
 
 
-def test_nccl_is_aborted_or_asked_in_no_more_than_a_moment_and_gloo_not_aborted_at_all(
+def test_nccl_is_aborted_or_asked_in_no_more_than_a_moment_and_gloo_never_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert group.in_flight("gloo") == "", "the recorder of this torch can be read"

@@ -80,9 +80,7 @@ def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     assert [process.returncode for process in ranks] == [0, 0], said
 
 
-def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_alike(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One size too large would end the pass, and no row would have a transport."""
     pytest.importorskip("torch")
     from torch import device

@@ -174,9 +174,7 @@ def test_a_rank_reports_the_gpu_of_its_seat_or_why_it_can_measure_nothing(monkey
 
 
 @each_row(("backend", "first"), [("gloo", []), ("nccl", ["set_device 3"])])
-def test_a_rank_takes_its_gpu_before_it_opens_the_group(
-    backend: Any, first: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_takes_its_gpu_before_the_group(backend: Any, first: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     own = Played(1, monkeypatch)
     own.rank._device = 3
     own.instead(module.group, barrier=None, open_group=1.5)
