@@ -161,12 +161,8 @@ def _walks_inputs() -> Rows:
     for nodes, roles, port, twice in (
         (63, 2, 1, 1), (64, 1, 1, 1), (2, 21, 65535, 1), (2, 22, 1, 1), (2, 1, 0, 1), (2, 1, 65536, 1), (2, 1, 5, 2),
     ):  # fmt: skip
-        calls = tuple(
-            Call(node, f"r{role}", "10.0.0.2", port + 0 * turn)
-            for turn in range(twice)
-            for node in range(nodes)
-            for role in range(roles)
-        )
+        places = product(range(twice), range(nodes), range(roles))
+        calls = tuple(Call(node, f"r{role}", "10.0.0.2", port) for _, node, role in places)
         for made in (NodePlan(0, {}, calls), NodePlan(0, {}, (), calls)):
             try:
                 yield f"{nodes} {roles} {port} {twice}, {len(made.rates)}", made.check()

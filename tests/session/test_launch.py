@@ -102,12 +102,8 @@ def half_a_line(run: Run) -> None:
 
 @pytest.mark.slow
 def test_processes_that_work_in_the_folder_are_killed_and_no_others(tmp_path: Path) -> None:
-    ours, others = (
-        subprocess.Popen(
-            ["sleep", "100"], env={**os.environ, rank_files.FOLDER: str(tmp_path / name)}, start_new_session=True
-        )
-        for name in ("ours", "ours-too")
-    )
+    named = [{**os.environ, rank_files.FOLDER: str(tmp_path / name)} for name in ("ours", "ours-too")]
+    ours, others = (subprocess.Popen(["sleep", "100"], env=each, start_new_session=True) for each in named)
     rank_files.end_processes_of(str(tmp_path / "ours"))
     assert ours.wait(60) == -signal.SIGKILL
     assert others.poll() is None

@@ -1,23 +1,18 @@
 """The pass in which NCCL speaks: a process and a log file each, ended at a deadline. A script stands in for NCCL."""
 
 import contextlib
-import json
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
-from ncclprobe.host import own_child
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.log import Log
 from ncclprobe.session.measure import nccl_debug
 from ncclprobe.session.measure.nccl_debug import Task, run_task
-from ncclprobe.session.ranks.store import free_port
 from tests.each_row import each_row
 
 TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
@@ -66,18 +61,6 @@ def _sleepers() -> list[int]:
             if process.status() != psutil.STATUS_ZOMBIE and any("time.sleep(77)" in word for word in line):
                 found.append(process.pid)
     return found
-
-
-@pytest.mark.slow
-def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
-    """Over gloo, which has nothing to say but takes the same calls."""
-    calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
-    port = free_port()
-    tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]
-    argv = [[*own_child.command(nccl_debug._RANK), json.dumps(asdict(task)), "gloo"] for task in tasks]
-    ranks = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in argv]
-    said = [process.communicate(timeout=60.0)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], said
 
 
 def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
