@@ -33,10 +33,8 @@ CASES: Cases = {
         ("FAIL node: /data on n0", on_nodes(HUNG, replace(ROW, look=_LATE))),
         ("FAIL node: /data on n1; FAIL node: /data on n2", on_nodes(ROW, _GONE, HUNG)),
         ("FAIL fabric: /data on n0", on_nodes(replace(HUNG, mount=_DENIED))),
-        *(
-            ("FAIL job: /data on n0", on_nodes(replace(_GONE, look=each)))
-            for each in (_DENIED, Absent("I/O error", "Failed"))
-        ),
+        *(("FAIL job: /data on n0", on_nodes(replace(_GONE, look=each)))
+            for each in (_DENIED, Absent("I/O error", "Failed"))),
         ("FAIL job: /data on n0", on_nodes(looking(enter=False))),
         ("UNKNOWN: --timeout left no time to read the path on n1", on_nodes(ROW, replace(ROW, look=_LATE))),
         ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)), ("FAIL job: /data on n0", on_nodes(_GONE)),

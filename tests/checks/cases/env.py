@@ -3,7 +3,7 @@
 from typing import Any
 
 from ncclprobe.checks.env import UNPRICED
-from ncclprobe.checks.env.choices import ANY, FAST, NO_NIC, OVER_SOCKETS, STARTS
+from ncclprobe.checks.env.choices import ANY, FAST, NO_NIC, OVER_SOCKETS, STARTS, TCPX
 from ncclprobe.checks.env.files import CUDA, CUDA_12, CUDART, ETC, OURS, PACKAGES, PLUGIN, SYSTEM, TREE, WHEEL
 from ncclprobe.checks.env.fixtures import (
     ALONE,
@@ -38,22 +38,24 @@ from ncclprobe.checks.env.job import LIST
 from ncclprobe.checks.env.transports import EFA, OFI
 from ncclprobe.checks.env.values import ANY as UNASKED
 from ncclprobe.checks.env.values import ROCE, THREE, TURNED
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.loader import Loader
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, NamedMachine
 from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, NamedFiles, Settings, TopologyFile
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.plugins import Linking, Plugins, SharedLibrary
+from ncclprobe.facts.plugins import Linking, Plugin, Plugins, SharedLibrary
 from ncclprobe.facts.routes import Routes
 from ncclprobe.facts.software import Mapped, Software, Torch
-from ncclprobe.model.nccl_selection import Decision, InterfaceChoice, NetworkChoice
+from ncclprobe.model.nccl_selection import Decision, HcaChoice, InterfaceChoice, NetworkChoice
 from ncclprobe.model.report import AttainableRate, Setting
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.selection import CLOSED
 from tests.checks.cases import Cases, rows_of
 
 _NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left, so NCCL does not start", True, "interfaces")
@@ -159,13 +161,34 @@ _ORACLE = Machine(cloud="oracle")
 _TAILSCALE = interface("tailscale0", 2, "100.64.0.7", virtual=True)
 _ETH10 = Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5")))
 _SWAPPED = having(FI_PROVIDER="tcp", NCCL_NET_PLUGIN="none", FI_EFA_FORK_SAFE="1")
-_vendor = rows_of(settings=PLAIN, machine=ANY, choices=STARTS, interfaces=ANY, launch=TWO_NODES)
+_vendor = rows_of(settings=PLAIN, machine=Machine(), choices=STARTS, interfaces=ANY, launch=TWO_NODES)
+
+_TYPES = ("ndv2", "P3DN", "ndv4", "p4d", "p4de", "ndv5", "p5", "p5e", "p5en", "p6", "v100", "a100", "h100", "h200")
+_TYPES += ("h800", "b200", "b300", "gb200", "gb300")
+_FOUND = ("NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
+_NEITHER = having(NCCL_IB_DISABLE="1", NCCL_P2P_DISABLE="1")
+_DMABUF_OFF = having(NCCL_DMABUF_ENABLE="0")
+_LESS = {name: value for name, value in TCPX.items() if name != "NCCL_ALGO"}
+_ONE_OF_EIGHT = (("FAIL job: NCCL_IB_HCA", TWO_NODES), ("NOTE job: NCCL_IB_HCA", ONE_NODE))
+_UNKNOWN_NICS = replace(ON_IB, fast_nics=Decision(None, "not looked at"))
+_COLLNET, _ON_SOCKETS = having(NCCL_COLLNET_ENABLE="1"), having(NCCL_NET="Socket")
+_ON_ITS_CARD = replace(ETH0, pci=MANAGED.devices[1].pci)
+_NO_SHARP = (replace(PLUGIN, reachable=False), replace(PLUGIN, flavour="ofi"), replace(PLUGIN, kind="tuner"))
+_SHUT = Decision((HcaChoice("mlx5_0:1", 400.0, "is down"), HcaChoice("mlx5_1:1", 400.0, CLOSED)), "")
+
+
+def _unreached(folder: str) -> Plugin:
+    """Return a plugin that the loader does not find."""
+    return replace(OFI, path=f"/{folder}/libnccl-net.so", reachable=False)
+
 
 CASES: Cases = {
     "env.start/start": [
         ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)
     ],
     "env.transport/transport": [
+        ("FAIL image: libnccl-net.so", _UNKNOWN_NICS, PLAIN, ALONE, Job(expect_nics=8), UNPRICED),
+        ("WARN image: /dev/infiniband", replace(OVER_SOCKETS, hcas_left_out=_SHUT), PLAIN, ALONE, Job(), UNPRICED),
         ("FAIL job: NCCL_NET", OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True), UNPRICED),
         ("WARN job: NCCL_IB_DISABLE", OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job(), UNPRICED),
         ("FAIL image: /dev/infiniband", _CLOSED, PLAIN, ALONE, Job(expect_nics=8), UNPRICED),
@@ -174,6 +197,7 @@ CASES: Cases = {
         (ON_IB, PLAIN, TWO_NODES, Job(), UNPRICED), (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1), UNPRICED),
     ],
     "env.files/conf-files": [
+        ("WARN job: NCCL_DEBUG", Settings({}, (Setting("NCCL_DEBUG", None, ETC),))),
         ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG", " INFO", ETC)),
         ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", ETC)),
         ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", ETC)),
@@ -187,6 +211,8 @@ CASES: Cases = {
         (Settings({}, (), (ConfFile("/root/.nccl.conf", _MISSING), ConfFile(SYSTEM_FILE))),),
     ],
     "env.files/topo-file": [
+        *(_topo_file("FAIL job: NCCL_TOPO_FILE", NamedFiles(Absent("no", each))) for each in ("Denied", "Failed")),
+        _topo_file("UNKNOWN: NCCL_TOPO_FILE: late", NamedFiles(Absent("late", "TimedOut"))),
         _topo_file("FAIL job: NCCL_TOPO_FILE", setting("NCCL_TOPO_FILE", "/none.xml")),
         _topo_file("FAIL job: NCCL_TOPO_FILE", NamedFiles(TopologyFile("/t.xml", whole=False))),
         _topo_file("FAIL job: NCCL_GRAPH_FILE", setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=_MISSING)),
@@ -197,6 +223,8 @@ CASES: Cases = {
         _topo_file(NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",)))),
     ],
     "env.libraries/plugin-path": [
+        *(_plugin_path(_COLLNET, Plugins((replace(PLUGIN, kind=each),))) for each in ("", "net")),
+        *(_plugin_path("NOTE job: NCCL_COLLNET_ENABLE", _COLLNET, Plugins((each,))) for each in _NO_SHARP),
         _plugin_path("FAIL job: /none/libnccl-net.so", _libraries("/none/libnccl-net.so", False)),
         _plugin_path("WARN job: NCCL_TUNER_PLUGIN", setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so")),
         _plugin_path("WARN job: libnope.so", setting("NCCL_NET_PLUGIN", "libnope.so"), _libraries("libnope.so", False)),
@@ -240,6 +268,7 @@ CASES: Cases = {
     ],
     "env.start/torch-driver": [(Software({}), CUDA_12)],
     "env.libraries/libraries": [
+        ("NOTE unknown: libcudart.so.12", Linking((replace(_SHADOWED, why="LD_PRELOAD"), OURS))),
         ("NOTE unknown: libcudart.so.12", Linking((_SHADOWED, OURS))),
         ("FAIL image: libcudart.so.12", Linking((replace(CUDART, path="", why=""), OURS))),
         ("WARN image: libfabric.so.1", Linking((CUDART, OURS, replace(_OFI, path="", why="")), _NET)),
@@ -333,14 +362,14 @@ CASES: Cases = {
     ],
     "env.debug/debugging": [("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail"))],
     "env.forced-algo": [
+        _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Tree"), bare(8), software=Absent("?")),
         _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring")),
         _algo("WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "Tree")),
         _algo("FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "allreduce:NVLS"), bare(8), ONE_NODE),
         _algo("WARN job: NCCL_PROTO", setting("NCCL_PROTO", "LL128")),
         _algo("NOTE job: NCCL_PROTO; WARN job: NCCL_PROTO", setting("NCCL_PROTO", "^LL"), bare(8)),
         _algo(
-            "WARN job: NCCL_PROTO; FAIL job: NCCL_ALGO", having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), ONE_NODE
-        ),
+            "WARN job: NCCL_PROTO; FAIL job: NCCL_ALGO", having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), ONE_NODE),
         _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring,Tree")),
         _algo("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "^NVLS,NVLSTree"), ONE_NODE),
         # A list of several excludes and does not force.
@@ -353,6 +382,19 @@ CASES: Cases = {
     "env.danger/danger-knob": [
         ("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152")), (setting("NCCL_CHUNK_SIZE", "131072"),),
     ],
+    "env.files/topo-name": [
+        *(("WARN job: NCCL_TOPO_FILE", setting("NCCL_TOPO_FILE", f"/x/{each}-t.xml"), gpus(8, "Z")) for each in _TYPES),
+        ("WARN job: NCCL_TOPO_FILE", setting("NCCL_TOPO_FILE", "/p5.xml"), Absent("?"), NamedMachine("DGX A100")),
+        (setting("NCCL_TOPO_FILE", "/p4d/topo.xml"), gpus(8)),
+    ],
+    "env.name/withheld": [
+        *((f"NOTE job: {each}", NamedMachine(withheld=(each,))) for each in _FOUND),
+        ("WARN job: NCCL_DEBUG, NCCL_ALGO", NamedMachine(withheld=("NCCL_DEBUG", "NCCL_ALGO"))),
+    ],
+    "env.transport/cost": [
+        ("WARN job: NCCL_IB_DISABLE", AttainableRate(459.0, 459.0, 1), _NEITHER, hcas(8), gpus(8), TWO_NODES),
+        ("NOTE job: NCCL_IB_DISABLE", AttainableRate(8.7, 8.7, 2, {}, True), _NEITHER, hcas(8), gpus(8), TWO_NODES),
+    ],
     "env.gid/gid-uniform": [
         ("FAIL job: nodes", Every({"n0": ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), THREE)), UNASKED),
         ("FAIL image: nodes", Every({"n0": ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), UNASKED),
@@ -364,9 +406,12 @@ CASES: Cases = {
         (setting("NCCL_IB_PKEY", "7"), hcas(2), NO_NCCL),  # tables that are not known
     ],
     "env.ifname/other-libraries": [
+        ("WARN job: UCX_NET_DEVICES", setting("UCX_NET_DEVICES", "mlx5_9:1"), _HIDDEN, hcas(8)),
+        *(("UNKNOWN: hidden", setting("UCX_NET_DEVICES", each), _HIDDEN, UNPRICED) for each in ("mlx5_9:1", "eth9")),
         ("WARN job: NVSHMEM_HCA_LIST", setting("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_20:1"), PLAIN_HOST, hcas(8))
     ],
     "env.gid/gid-index": [
+        _gid_index("NOTE job: NCCL_IB_ADDR_RANGE", having(NCCL_IB_ADDR_RANGE="10.0.0.0/8", NCCL_IB_GID_INDEX="3")),
         _gid_index("FAIL job: mlx5_4:1", setting("NCCL_IB_GID_INDEX", "3"), _SHORT, ALONE),
         _gid_index("NOTE unknown: b:1", fabric(roce("a", *USUAL), _UNREAD)),
         _gid_index("UNKNOWN: b:1", fabric(_UNREAD)),
@@ -393,6 +438,8 @@ CASES: Cases = {
         (_hca("mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, TEN))),
     ],
     "env.hca/hca-dup": [
+        *((*_hca_dup(must, _hca("=mlx5_0"), hcas(8), on), NamedMachine("DGX H100")) for must, on in _ONE_OF_EIGHT),
+        _hca_dup(_hca("^=mlx5_16"), hcas(17), TWO_NODES, gpus=Absent("?")),
         _hca_dup("FAIL job: NCCL_IB_HCA", _hca("=mlx5_8"), WITH_STORAGE),
         _hca_dup("WARN job: NCCL_IB_HCA", _hca("mlx5_0,mlx5_1,mlx5_1,mlx5_3"), gpus(4)),
         _hca_dup("WARN job: NCCL_IB_HCA", _hca(",".join(f"nic{n:02}x" for n in range(34))), gpus(4)),
@@ -404,6 +451,7 @@ CASES: Cases = {
         _hca_dup(_hca("^mlx5_3"), gpus(3)),
     ],
     "env.hca/hca-down": [
+        ("FAIL link: mlx5_0:2", _hca("mlx5_0:1,mlx5_0:2"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
         ("NOTE unknown: mlx5_1:1", _hca("mlx5"), fabric(port("mlx5_0"), port("mlx5_1", state=_DENIED)), NO_NCCL),
         ("FAIL link: mlx5_7:1", _hca("=mlx5_0,mlx5_7"), fabric(*hcas(2).ports, downed("mlx5_7")), NO_NCCL),
         ("UNKNOWN: mlx5_0:1", _hca("mlx5_0"), fabric(port("mlx5_0", state=_DENIED)), NO_NCCL),
@@ -413,6 +461,7 @@ CASES: Cases = {
         (_hca("mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
     ],
     "env.hca/hca-mgmt": [
+        ("WARN job: mlx5_1:1", _hca("mlx5"), MANAGED, BY_ETH0, Interfaces((_ON_ITS_CARD,)), NO_NCCL),
         ("WARN job: mlx5_1:1", _hca("mlx5"), MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
         (_hca("=mlx5_0"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
         (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
@@ -428,6 +477,7 @@ CASES: Cases = {
         _ifname_match(ONE_NODE), _ifname_match(Fabric()),
     ],
     "env.identity/comm-id": [
+        _comm_id("FAIL job: NCCL_COMM_ID", _at("far:9"), CommIdHost("far", ("192.168.7.7", "10.0.0.5"))),
         (*_comm_id("FAIL job: NCCL_COMM_ID", _at("127.0.0.1:9999"), named_host=ANY), TWO_NODES),
         _comm_id("UNKNOWN: is not recorded", Settings({"NCCL_COMM_ID": Setting("NCCL_COMM_ID", None, "x")})),
         _comm_id("UNKNOWN: the resolver was not asked", _at("far:9999")),
@@ -480,18 +530,23 @@ CASES: Cases = {
         (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), bare(8), NO_NCCL),
     ],
     "env.transport/gdr-off": [
+        ("WARN job: NCCL_DMABUF_ENABLE", _DMABUF_OFF, ANY, ANY, ANY, TWO_NODES, NO_NCCL, GpuDirect()),
         ("WARN job: NCCL_NET_GDR_LEVEL", setting("NCCL_NET_GDR_LEVEL", "0"), ANY, ANY, ANY, TWO_NODES, NO_NCCL),
         (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, ANY, ONE_NODE, NO_NCCL),
         (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, Fabric(), TWO_NODES, NO_NCCL),
         (having(NCCL_NET_GDR_LEVEL="LOC", NCCL_NET="Socket"), ANY, ANY, ANY, TWO_NODES, NO_NCCL),
     ],
     "env.libraries/efa": [
+        ("WARN job: libnccl-net.so", PLAIN, EFA, Plugins(tuple(map(_unreached, "ab"))), TWO_NODES),
+        (PLAIN, EFA, Plugins((_unreached("a"), OFI)), TWO_NODES),
         ("WARN job: libnccl-net.so", PLAIN, EFA, Plugins(), TWO_NODES),
         ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), EFA, Plugins((OFI,)), TWO_NODES),
         (setting("FI_PROVIDER", "efa"), EFA, Plugins((OFI,)), TWO_NODES),
         (PLAIN, EFA, Plugins(), ONE_NODE), (PLAIN, EFA, Plugins(), ALONE),
     ],
     "env.vendor": [
+        _vendor("FAIL job: NCCL_NET", _ON_SOCKETS, Machine(instance_type="standard_nd96isr_h100_v5")),
+        _vendor("NOTE job: NCCL_ALGO", having(**_LESS)), (*_vendor(having(**_LESS)), NamedMachine(sources=True)),
         _vendor("FAIL job: UCX_TLS", having(NCCL_PLUGIN_P2P="ucx", UCX_TLS="tcp,cuda_copy")),
         _vendor("FAIL job: NCCL_IB_DISABLE; NOTE job: NCCL_IB_TC", having(NCCL_IB_DISABLE="1"), ON_IB, machine=_ORACLE),
         _vendor("FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER", _SWAPPED, launch=ANY),

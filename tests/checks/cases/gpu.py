@@ -121,10 +121,8 @@ CASES: Cases = {
     "gpu.p2p": [
         _p2p("UNKNOWN: the first", PeerAccess({(0, 1): Absent("the first"), (1, 0): Absent("the last")}, {}, {})),
         _p2p("FAIL node: GPU0 and GPU1", box(*[HEALTHY] * 8), pci=Absent("hidden")),
-        *(
-            _p2p("NOTE unknown: GPUs", box(*each), pci=Absent("hidden"))
-            for each in ([HEALTHY] * 7, [DESKTOP.all[0]] * 8)
-        ),
+        *(_p2p("NOTE unknown: GPUs", box(*each), pci=Absent("hidden"))
+            for each in ([HEALTHY] * 7, [DESKTOP.all[0]] * 8)),
         _p2p("NOTE unknown: GPUs", box(*(replace(gpu, name="NVIDIA TITAN RTX") for gpu in TWO.all))),
         _p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs"), _p2p("FAIL node: GPU0 and GPU1", _ONE_WAY),
         _p2p("FAIL node: GPU0 and GPU1", access("NS", "NS"), _LINKED),  # no way through host memory: NCCL gives up

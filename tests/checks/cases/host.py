@@ -120,10 +120,8 @@ CASES: Cases = {
     ],
     "host.limits/memlock": [
         *(_memlock("FAIL image: RLIMIT_MEMLOCK", each, fabric=_NOT_SHOWN) for each in _OF_RDMA),
-        *(
-            _memlock("WARN image: RLIMIT_MEMLOCK", NamedMachine(each), fabric=_NOT_SHOWN)
-            for each in ("", "a3-highgpu-8g")
-        ),
+        *(_memlock("WARN image: RLIMIT_MEMLOCK", NamedMachine(each), fabric=_NOT_SHOWN)
+            for each in ("", "a3-highgpu-8g")),
         _memlock("FAIL image: RLIMIT_MEMLOCK", Memlock(None, exempt=True), LOW_USER),  # ours is lifted, and not theirs
         _memlock("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB)),
         _memlock("FAIL image: RLIMIT_MEMLOCK", Memlock(None), LOW_USER),
@@ -188,16 +186,12 @@ CASES: Cases = {
         ("NOTE unknown: governor", Scaling("intel_pstate", "powersave")), (Scaling("acpi-cpufreq", "ondemand"),),
     ],
     "host.limits/nics-given": [
-        *(
-            (f"{how} job: efa", NamedMachine("p5.48xlarge", gpus=gpus, given={"efa": n}), PLAIN)
-            for how, n, gpus in _FEW
-        ),
+        *((f"{how} job: efa", NamedMachine("p5.48xlarge", gpus=gpus, given={"efa": n}), PLAIN)
+            for how, n, gpus in _FEW),
         ("FAIL job: efa", NamedMachine("p5.48xlarge", nodes=2, given={"efa": 0}), PLAIN),
         *((NamedMachine("p5.48xlarge", gpus=gpus, given={"efa": n}), PLAIN) for n, gpus in ((29, 0), (8, 2), (0, 0))),
-        *(
-            (NamedMachine(each, nodes=2, given={"nic": 1}), PLAIN)
-            for each in ("a3-highgpu-8g", "a3-megagpu-8g", "none")
-        ),
+        *((NamedMachine(each, nodes=2, given={"nic": 1}), PLAIN)
+            for each in ("a3-highgpu-8g", "a3-megagpu-8g", "none")),
         (NamedMachine("DGX H100", gpus=16, nodes=2, given={"nic": 0}), PLAIN),
     ],
 }  # fmt: skip

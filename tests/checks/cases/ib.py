@@ -135,10 +135,8 @@ CASES: Cases = {
     "ib.state": [
         _state("WARN link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), gpus=_NO_DRIVER),
         _state("WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1", _ALL_DOWN, gpus=_NO_DRIVER),
-        *(
-            _state("FAIL link: mlx5_1:1", fabric(port(1, state="DOWN", physical=each)))
-            for each in ("Disabled", _UNREAD)
-        ),
+        *(_state("FAIL link: mlx5_1:1", fabric(port(1, state="DOWN", physical=each)))
+            for each in ("Disabled", _UNREAD)),
         _state("FAIL link: mlx5_2:1", fabric(port(2, **_DOWN)), TWO_NODES),
         _state("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), pci=_NO_SYSFS),
         *(_state("WARN link: mlx5_1:1", fabric(port(1, physical=each))) for each in _TRAINING),
@@ -162,10 +160,8 @@ CASES: Cases = {
     "ib.rate": [
         _rate("FAIL link: NICs", fabric(*(port(n, HDR) for n in range(4))), _DGX),
         _rate("WARN link: NICs", fabric(*(port(n, Rate(200.1, 4)) for n in range(4))), _DGX),
-        *(
-            _rate(fabric(*(port(n, rate) for n in range(count)), count=count), _DGX)
-            for count, rate in ((4, NDR), (3, HDR))
-        ),
+        *(_rate(fabric(*(port(n, rate) for n in range(count)), count=count), _DGX)
+            for count, rate in ((4, NDR), (3, HDR))),
         _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR))),
         _rate("WARN link: mlx5_1:1", fabric(port(1, HDR)), pci=_NO_SYSFS),
         _rate("FAIL link: mlx5_1:1", fabric(port(1, HDR)), having("NCCL_IB_HCA", _FOUR), pci=_NO_SYSFS),
@@ -201,8 +197,7 @@ CASES: Cases = {
         _roce_v2("NOTE unknown: mlx5_1:1", _only(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD))),
         _roce_v2("WARN node: mlx5_0:1", Launch()),
         _roce_v2(
-            "WARN node: mlx5_0:1", fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0), Launch()
-        ),
+            "WARN node: mlx5_0:1", fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0), Launch()),
         _roce_v2("NOTE unknown: mlx5_4:1", _MANAGEMENT),
         _roce_v2("UNKNOWN: permission denied", _only(roce(0, "", gids=_UNREAD))),
         _roce_v2("UNKNOWN: the GID tables, or the types", _only(roce(0, "", gids=_UNTYPED))),
@@ -213,12 +208,8 @@ CASES: Cases = {
         _roce_mtu("NOTE unknown: mlx5_1:1", _only(roce(0, "10.0.0.5"), roce(1, "", gids=_UNREAD)), interfaces(9000)),
         _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 4000), routes=routed(Route("0.0.0.0/0", "eth1"))),
         _roce_mtu("WARN node: mlx5_1:1", interfaces(9000, 2200), routes=_UNREAD),
-        _roce_mtu(
-            "UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",
-            _only(roce(0, "", gids=_UNREAD)),
-            interfaces(9000),
-            routes=_UNREAD,
-        ),
+        _roce_mtu("UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",
+            _only(roce(0, "", gids=_UNREAD)), interfaces(9000), routes=_UNREAD),
         _roce_mtu(_MANAGEMENT, interfaces(1500, 1500, 1500, 1500, 1500), routes=_UNREAD),
         _roce_mtu(interfaces(4200, 9000)), _roce_mtu(fabric(roce(4, "10.0.0.5"))),
         _roce_mtu(_only(roce(0, "10.0.0.5", Rate(25, 1, "EDR")))),

@@ -130,8 +130,7 @@ CASES: Cases = {
         _gloo(Job("gloo"), interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({})),
     ],
     "launch.master/master-reach": [
-        ("UNKNOWN: does not answer (9 tries in 12 s)", _reached("silent")),
-        ("FAIL job: node0:29500", _AT_ONCE),
+        ("UNKNOWN: does not answer (9 tries in 12 s)", _reached("silent")), ("FAIL job: node0:29500", _AT_ONCE),
         ("FAIL unknown: node0:29500", _FILTERED),
         ("FAIL job: node0:29500", replace(AT, outcome="resolve", address="", source="", interface="")),
         ("FAIL job: [fd00::1]:29500", _reached("refused", target="fd00::1", address="fd00::1")),
@@ -173,20 +172,14 @@ CASES: Cases = {
         (Every({"n0": Proof("munge", proved=True), "n1": Absent("")}),),
     ],
     "launch.mesh/firewall": [
-        *(
-            (f"WARN image: {kind}/f/INPUT on n1", Every({"n0": OPEN, "n1": _dropped(kind)}), UNTRIED, _OVER_IPV6)
-            for kind in ("ip6", "inet", "netdev")
-        ),
+        *((f"WARN image: {kind}/f/INPUT on n1", Every({"n0": OPEN, "n1": _dropped(kind)}), UNTRIED, _OVER_IPV6)
+            for kind in ("ip6", "inet", "netdev")),
         ("WARN image: ip6/f/INPUT on n1", Every({"n0": OPEN, "n1": _dropped("ip6")}), UNTRIED, UNCHOSEN),
         ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), UNTRIED, UNCHOSEN),
         ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV4),
         ("WARN image: inet/firewalld/filter_INPUT on n0", Every({"n0": REJECTS, "n1": DROPS}), UNTRIED, _OVER_IPV6),
-        (
-            "WARN image: ip/filter/INPUT on n0; NOTE unknown: firewall",
-            Every({"n0": DROPS, "n1": _UNSEEN[0]}),
-            _NONE,
-            _NONE,
-        ),
+        ("WARN image: ip/filter/INPUT on n0; NOTE unknown: firewall", Every({"n0": DROPS, "n1": _UNSEEN[0]}), _NONE,
+            _NONE),
         *(("UNKNOWN: n1", Every({"n0": OPEN, "n1": each}), _NONE, _NONE) for each in _UNSEEN),
         (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
         (Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV6),

@@ -83,10 +83,8 @@ CASES: Cases = {
         _mesh("FAIL fabric: n5 -> n2 on n5 n2", paths=fleet(8, _REFUSED_ONCE)),
         _mesh("FAIL fabric: n0 <-> n1 on n0 n1", paths=fleet(2, fails(lambda *_: True))),
         _mesh("FAIL fabric: all nodes", paths=fleet(4, fails(lambda *_: True, "unreachable"))),
-        _mesh(
-            "FAIL node: n1 on n1; FAIL fabric: n5 -> n6 on n5 n6",
-            paths=fleet(8, fails(lambda *ends: 1 in ends or ends == (5, 6))),
-        ),
+        _mesh("FAIL node: n1 on n1; FAIL fabric: n5 -> n6 on n5 n6",
+            paths=fleet(8, fails(lambda *ends: 1 in ends or ends == (5, 6)))),
         _mesh("FAIL fabric: n[0-2] on n0 n1 n2", paths=fleet(8, fails(lambda one, other: (one < 3) != (other < 3)))),
         _mesh("FAIL fabric: n3 on n3", paths=fleet(8, fails(_INTO_3, "wrong-peer"))),
         _mesh("FAIL node: n3 on n3", paths=fleet(4, fails(_INTO_3, "silent"), silent=[3])),
@@ -98,10 +96,8 @@ CASES: Cases = {
         _mesh("FAIL node: n2 on n2", paths=flooded(fleet(4, fails(lambda *ends: 2 in ends)), "n1")),
         # Up to a number they are named, and then counted.
         _mesh(_ODD_PAIRS, paths=fleet(64, fails(lambda one, other: one % 2 == 0 and other == one + 1))),
-        _mesh(
-            "FAIL node: n100 on n100; FAIL node: n200 on n200; FAIL node: n7 on n7",
-            paths=fleet(256, fails(lambda *ends: bool({7, 100, 200} & {*ends})), steps=_STEPS),
-        ),
+        _mesh("FAIL node: n100 on n100; FAIL node: n200 on n200; FAIL node: n7 on n7",
+            paths=fleet(256, fails(lambda *ends: bool({7, 100, 200} & {*ends})), steps=_STEPS)),
         *(_mesh("UNKNOWN: 1 of 56 paths gave no answer and were tested only once", paths=each) for each in _ONCE),
         _mesh("UNKNOWN: 14 of 56 paths were not tested", paths=fleet(8, fails(lambda *ends: 1 in ends, "late"))),
         _mesh("UNKNOWN: 6 of 6 paths were not tested", paths=fleet(3, fails(lambda *_: True, "late"))),

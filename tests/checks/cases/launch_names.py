@@ -99,16 +99,12 @@ CASES: Cases = {
     "launch.ranks/container-split": [
         ("WARN job: ranks 0-1 on n0 n1", Ranks({"n0": {0: _CLONE}, "n1": {1: replace(_CLONE, shm_device=44)}}), APART),
         (Ranks({"n0": {0: process_of(0), 1: Absent("late")}}), APART),
-        (
-            "WARN job: ranks 0-1 on n0 n1",
-            Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
-            Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}),
-        )
+        ("WARN job: ranks 0-1 on n0 n1", Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
+            Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}))
     ],
     "launch.ranks/dup-gpu": [
         _dup_gpu(
-            processes=two(process_of(0, visible=("0", "1")), replace(process_of(0), local_rank=3, visible=("0", "1")))
-        ),
+            processes=two(process_of(0, visible=("0", "1")), replace(process_of(0), local_rank=3, visible=("0", "1")))),
         _dup_gpu("FAIL job: GPU-0003 on n0", processes=_seeing("3", "3")),
         _dup_gpu("FAIL job: GPU-0000 on n0", processes=_seeing("0", "GPU-0000")), _dup_gpu(processes=_seeing("0", "1")),
         _dup_gpu(processes=two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1")))),

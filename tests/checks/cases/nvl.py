@@ -158,10 +158,8 @@ CASES: Cases = {
         *(_boxed("NVIDIA A100-SXM4-80GB", *[links_of(6, 6)] * count, machine=GUEST) for count in (1, 2, 4)),
         _boxed("NVIDIA GH200 480GB", NONE),
         _boxed("NVIDIA H100 80GB HBM3", tuple(replace(link, version=7) for link in FULL), FULL),  # seen on H100s
-        *(
-            _boxed(name, *(links_of(n, 18 - n, to="gpu") for n in (one, one, other, other)))
-            for name, one, other in product(_FEW_BRIDGES, (0, 4), (0, 4))
-        ),
+        *(_boxed(name, *(links_of(n, 18 - n, to="gpu") for n in (one, one, other, other)))
+            for name, one, other in product(_FEW_BRIDGES, (0, 4), (0, 4))),
     ],
     "nvl.rate": [
         ("FAIL link: GPU1", H200S, NvLinks((FULL, _TWO_SLOW, FULL)), UNSAID),

@@ -140,10 +140,8 @@ CASES: Cases = {
     ],
     "path.route": [
         _route("WARN image: n1 on n1"), _route("WARN image: n1 on n1", nics=nics(3)),
-        _route(
-            "UNKNOWN: no node's routes",
-            routes=Every(dict.fromkeys(("n0", "n1", "n2"), Routes((), Absent("ip: not there")))),
-        ),
+        _route("UNKNOWN: no node's routes",
+            routes=Every(dict.fromkeys(("n0", "n1", "n2"), Routes((), Absent("ip: not there"))))),
         _route(nics=nics(3, up=False)),  # an interface that lost its routes
         _route(nics=nics(3, kind="bridge")), _route(routes=_second(_RULED)),
         _route(paths=fleet(3, lambda *_: None, roles=("default",)), routes=_second(_routed("eth7"))),

@@ -179,14 +179,8 @@ CASES: Cases = {
     ],
     "pci.iommu": [
         ("WARN node: IOMMU", below_a_switch(iommu="DMA"), ONE, Fabric(), _PEERS, UNCHOSEN),
-        (
-            "NOTE unknown: IOMMU",
-            below_a_switch(iommu="DMA"),
-            ONE,
-            Fabric(),
-            replace(_PEERS, nvlink=_PEERS.read),
-            UNCHOSEN,
-        ),
+        ("NOTE unknown: IOMMU", below_a_switch(iommu="DMA"), ONE, Fabric(), replace(_PEERS, nvlink=_PEERS.read),
+            UNCHOSEN),
         *(("WARN node: IOMMU", below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS, each) for each in _BETWEEN),
         ("UNKNOWN: permission denied", replace(below_a_switch(), devices=_BLIND), ONE, Fabric(), _UNASKED, UNCHOSEN),
         (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),

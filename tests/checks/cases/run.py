@@ -153,11 +153,8 @@ CASES: Cases = {
         ("FAIL job: rank 0 on n0", _left(_SHORT, _SILENT)), (_left("it failed (rank 0: reset)", _SILENT),),
     ],
     "run.rank-lost": [
-        (
-            "FAIL unknown: rank 2 on node7",
-            Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),
-            Ending("lost"),
-        ),
+        ("FAIL unknown: rank 2 on node7",
+            Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)), Ending("lost")),
         ("FAIL unknown: rank 1 on n0", _left(_SHORT, _SILENT), Ending("lost")),
         ("FAIL unknown: rank 0, rank 1 on n0", _left("it failed (rank 0: reset)", _SILENT), Ending("lost")),
         # They are slow by themselves, which says nothing of the network.

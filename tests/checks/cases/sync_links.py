@@ -54,13 +54,8 @@ CASES: Cases = {
         (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
     ],
     "sync.network/port-state": [
-        (
-            "WARN link: n[2-3] mlx5_1:1 on n2 n3",
-            Every({**THREE_FAST, "n2": ONE_DARK, "n3": _ASLEEP}),
-            UNSET,
-            DGXS,
-            H100S,
-        ),
+        ("WARN link: n[2-3] mlx5_1:1 on n2 n3", Every({**THREE_FAST, "n2": ONE_DARK, "n3": _ASLEEP}), UNSET, DGXS,
+            H100S),
         ("FAIL link: n1 mlx5_1:1 on n1", Every({"n0": FAST, "n1": ONE_DARK}), UNSET, DGXS, H100S),
         (Every({**THREE_FAST, "n3": FAST}), UNSET, DGXS, H100S),
         (Every(dict.fromkeys(("n0", "n1", "n2"), ONE_DARK)), UNSET, DGXS, H100S),
@@ -86,11 +81,10 @@ CASES: Cases = {
     ],
     "sync.network/roce-qos": [
         _roce_qos(
-            "WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2", marks=Every({"n0": NODE, "n1": NODE, "n2": _HALF_TOLD})
-        ),
+            "WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2", marks=Every({"n0": NODE, "n1": NODE, "n2": _HALF_TOLD})),
         _roce_qos(marks=Every({"n0": NODE, "n1": RoceQos({"mlx5_0:1": SET})})),
         _roce_qos("WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2"),
         _roce_qos("WARN image: mlx5_0:1, mlx5_1:1", marks=Every({"n0": NODE, "n1": _OTHER})),
         _roce_qos(marks=Every({"n0": NODE, "n1": NODE, "n2": _NOTHING})),
     ],
-}
+}  # fmt: skip

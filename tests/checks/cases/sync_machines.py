@@ -85,8 +85,7 @@ CASES: Cases = {
         _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": hcas(8), "n1": hcas(7)})),
         _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": _efa(), "n1": _efa("DOWN")})),
         _nic_count(
-            "FAIL node: n3 on n3", interfaces=Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST})
-        ),
+            "FAIL node: n3 on n3", interfaces=Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST})),
         _nic_count(), _nic_count(fabrics=Every({"n0": _efa(), "n1": _efa()})),
     ],
     "sync.machine/topology": [
