@@ -5,11 +5,12 @@ import json
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 from unittest import mock
 
+import ncclprobe
 from ncclprobe.model import errors, findings, hostlist, layout, ops, outcomes, rails, stats, training, units
 from ncclprobe.model import report as reports
 from ncclprobe.model.bounds import HOST_NAMES
@@ -102,14 +103,6 @@ def _unless_given(module: str) -> list[str]:
             fields, values = of.__struct_fields__, of.__struct_defaults__
             found.append(f"{name} {dict(zip(fields[len(fields) - len(values) :], values, strict=True))}")
     return [re.sub(r" at 0x\w+", "", each) for each in found if not each.endswith("{}")]
-
-
-def _modules() -> Iterator[tuple[str]]:
-    """Yield the modules whose values may be left out in part."""
-    for room in _ROOMS:
-        path = importlib.import_module(f"ncclprobe.{room}").__path__
-        names = (each.name for each in pkgutil.walk_packages(path, f"ncclprobe.{room}."))
-        yield from ((name,) for name in names if _unless_given(name))
 
 
 def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
@@ -249,7 +242,9 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
                 "Missing")), ()]),
         "one value": (lambda one, other: (Same(one) == Same(other), Same(one) == one), [(text := "ab", text), ([1],
             [1])]),
-        "what values are unless given": (_unless_given, [*_modules()]),
+        "what values are unless given": (_unless_given, [(each.name,
+            ) for room in _ROOMS for each in pkgutil.walk_packages(
+            [f"{ncclprobe.__path__[0]}/{room}"], f"ncclprobe.{room}.") if _unless_given(each.name)]),
         "exit codes of commands": (lambda command: outcomes.epilog(command), [(command,
             ) for command in outcomes.OUTCOMES]),
     }  # fmt: skip
