@@ -284,8 +284,8 @@ _LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", 
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE")
 _COUNTED = ("PROCESS", "RANK", "WORKER", "TASK", "NODE", "GPU", "DEVICE", "STEP", "EPOCH", "ITERATION", "TRAIN", "TEST")
-_NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC", "KERNEL"}
-"""Words before a colon that are not hosts: a level, a launcher, the kernel, what is counted."""
+_NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC", "KERNEL", "NVRM", "NFS", "DMAR"}
+"""Words before a colon that are not hosts: a level, a launcher, the kernel and parts of it, what is counted."""
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _AS_LEVELS = {**_AS_LEVEL, **_LETTERS}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")

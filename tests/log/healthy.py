@@ -100,8 +100,7 @@ _RELEASES = {
 
 TORCH = """\
 [W socket.cpp:697] [c10d] The IPv6 network addresses of (n0, 29500) cannot be retrieved (gai error: -2 - Name or \
-service \
-not known).
+service not known).
 [W socket.cpp:663] [c10d] The client socket has failed to connect to [n0]:29500 (errno: 111 - Connection refused).
 [W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 97 - Address family not supported \
 by protocol).
@@ -110,12 +109,10 @@ store_based_barrier_key:1 (world_size=4, num_workers_joined=1, timeout=0:30:00)
 [W Utils.hpp:133] Warning: Environment variable NCCL_ASYNC_ERROR_HANDLING is deprecated; use \
 TORCH_NCCL_ASYNC_ERROR_HANDLING instead (function operator())
 [rank0]:[W ProcessGroupNCCL.cpp:4115] [PG 0 Rank 0]  using GPU 0 to perform barrier as devices used by this process \
-are \
-currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect.
+are currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect.
 /opt/train.py:12: FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated, ignore_errors is unused
 libibverbs: Warning: couldn't load driver 'libhfi1verbs-rdmav34.so': libhfi1verbs-rdmav34.so: cannot open shared \
-object \
-file: No such file or directory
+object file: No such file or directory
 step 1 loss 3.21 errors 0
 step 2 loss 3.11 errors 0
 [rank1]:[W TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=64, addr=[n1]:40022, remote=[n0]:29500): Failed \

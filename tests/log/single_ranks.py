@@ -120,20 +120,17 @@ CALLS = {
     **{f"{n} elements and {m}": timeout(0, n=n) + timeout(1, n=m) for n, m in ((4, 4), (4, 8), (0, 8))},
     "one is ahead": timeout(0, seq=8) + timeout(1, seq=7) + timeout(2, seq=7),
     "one calls another": timeout(1) + timeout(0) + timeout(2, op="BROADCAST"),
-    **{f"waited in {words}": "".join(waited_at(rank, call) for rank, call in enumerate(words.split()))
-       for words in ("all_reduce barrier barrier", "barrier all_reduce all_reduce all_reduce", "a_x a_x b_x c_x a_x",
-                     "all_reduce isend", "all_reduce irecv", "all_reduce batch_isend_irecv",
-                           "barrier broadcast gather")},
+    **{f"waited in {words}": "".join(waited_at(rank, call) for rank, call in enumerate(words.split())) for words in (
+        "all_reduce barrier barrier", "barrier all_reduce all_reduce all_reduce", "a_x a_x b_x c_x a_x", "all_reduce "
+        "isend", "all_reduce irecv", "all_reduce batch_isend_irecv", "barrier broadcast gather")},
     "waited, and one did not": f"{waited_at(0, 'barrier')}{waited_at(1, 'barrier')}{waited_at(2, 'gather')}[rank3]: "
                                f"step 7\n",
     "waited without a rank": waited_at(0, "barrier").replace("[rank0]: ", "") + waited_at(1, "gather"),
     **{f"a bar of {who}, {between}":
-       f"{who}{BAR.format(10, 0)}\n{between}\n{who}{BAR.format(11, 5)}\n{who}{BAR.format(12, 9)}"
-       for who in ("", "[rank3]: ") for between in (
-           timeout(1).strip(), f"{timeout(1)}{timeout(2).strip()}",
-                 "n1:7:7 [0] NCCL INFO ms for recv operation to complete",
-           f"{timeout(1)}INFO worker group FAILED; will restart worker group",
-                 "[rank1]: RuntimeError: store based barrier")},
+        f"{who}{BAR.format(10, 0)}\n{between}\n{who}{BAR.format(11, 5)}\n{who}{BAR.format(12, 9)}" for who in ("",
+        "[rank3]: ") for between in (timeout(1).strip(), f"{timeout(1)}{timeout(2).strip()}", "n1:7:7 [0] NCCL INFO ms "
+        "for recv operation to complete", f"{timeout(1)}INFO worker group FAILED; will restart worker group",
+        "[rank1]: RuntimeError: store based barrier")},
     "bars of two": f"{BAR.format(10, 0)}\n{BAR.format(11, 5)}\n%- "
                    f"b.log\n{BAR.format(12, 0)}\n{timeout(1)}{BAR.format(13, 5)}",
 }  # fmt: skip
@@ -168,39 +165,21 @@ MORE = {
                        "Using lo:127.0.0.1<0>",
     "networks of two": "n1:7:7 [0] NCCL INFO Using network AWS Libfabric\n%- b\nn2:7:7 [0] NCCL INFO Using network "
                        "Socket",
-    **{f"ends of {sizes}": "\n".join(
-        f"n1:{rank}:7 [0] NCCL INFO comm 0x1 rank {rank} nranks {size} - "
-        f"{('Destroy', 'Abort', 'Init', 'Init', 'Destroy')[rank]} COMPLETE"
-        for rank, size in enumerate(sizes.split()))
-       for sizes in ("3 3 3", "3 3", "3 2", "3 2 2", "5 5 5 5 5", "3 3 2", "3 3 9 3")},
+    **{f"ends of {sizes}": "\n".join(f"n1:{rank}:7 [0] NCCL INFO comm 0x1 rank {rank} nranks {size} - "
+        f"{('Destroy', 'Abort', 'Init', 'Init', 'Destroy')[rank]} COMPLETE" for rank, size in enumerate(sizes.split()))
+        for sizes in ("3 3 3", "3 3", "3 2", "3 2 2", "5 5 5 5 5", "3 3 2", "3 3 9 3")},
     "ends without a rank": "n1:1:7 [0] NCCL INFO comm 0x1 nranks 3 - Destroy COMPLETE\nn1:2:7 [0] NCCL INFO comm 0x1 "
                            "nranks 3 - Abort COMPLETE",
     **{f"bootstraps of {seconds}": "".join(f"n1:{rank}:9 [0] NCCL INFO Init timings - ncclCommInitRank: rank {rank} "
-                                           f"nranks 9 total 9 (bootstrap {s}.00, x)\n"
-       for rank, s in enumerate(seconds))
-       for seconds in ((60, 1), (59, 1), (1, 60, 29), (60, 30), (1, 2, 90), (90, 1, 44, 46, 90))},
+        f"nranks 9 total 9 (bootstrap {s}.00, x)\n" for rank, s in enumerate(seconds)) for seconds in ((60, 1), (59, 1),
+        (1, 60, 29), (60, 30), (1, 2, 90), (90, 1, 44, 46, 90))},
     **{f"sizes {sizes}": "".join(f"n1:{rank}:{rank} [0] NCCL INFO comm 0x1 rank {rank} nranks {size} commId 0x9 - Init "
-                                 f"START\n" for rank, size in enumerate(sizes))
-       + "n1:0:9 [0] x.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 4 : 5"
-       for sizes in ((4, 4, 5), (4, 5), (5, 4, 4, 6), (4, 4), (8, 4, 9, 4))},
+        f"START\n" for rank, size in enumerate(sizes)) + "n1:0:9 [0] x.cc:1 NCCL WARN Bootstrap Root : mismatch in "
+        "rank count from procs 4 : 5" for sizes in ((4, 4, 5), (4, 5), (5, 4, 4, 6), (4, 4), (8, 4, 9, 4))},
     **{f"versions {one}, {other}": f"n1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda13.0\nn2:8:8 [0] NCCL INFO NCCL "
                                    f"version 2.28.9+cuda13.0\nn1:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2 commId "
                                    f"{one} - Init START\nn2:8:8 [0] NCCL INFO comm 0x2 rank 1 nranks 2 commId {other} "
                                    f"- Init START" for one, other in (("0x9", "0x9"), ("0x9", "0x8"))},
-    **{f"a late store, {s} s": f"[2026-01-02 03:04:10] [rank0]: Timed out after 9 seconds waiting for clients. 1/3 "
-                               f"clients joined\n[2026-01-02 03:04:{s}] [rank2]: The client socket has timed out after "
-                               f"3000ms\n[2026-01-02 03:04:{s}] [rank1]: The client socket has timed out after 3000ms, "
-                               f"try=0" for s in (12, 13, 14)},
-    "proxies": "n1:7:9 [0] p.cc:9 NCCL WARN [Proxy Service 1] from rank 0\nn1:7:9 [0] p.cc:9 NCCL WARN Proxy Call to "
-               "rank 4\nn1:8:9 [0] s.cc:9 NCCL WARN Connection closed by remote peer n2<7>\nn1:8:9 [0] p.cc:9 NCCL "
-               "WARN [Proxy Progress] x\n[Service thread] x\nn1:7:7 [0] NCCL INFO socket progress error\n[rank0]: "
-               "RuntimeError: x",
-    "time limit": "".join(f"n1:{rank}:9 [0] NCCL INFO comm 0x5 rank {rank} nranks 4 - Init START\n" for rank in (3, 1))
-       + "slurmstepd: error: *** JOB 7 DUE TO TIME LIMIT ***",
-    **{f"unique id, {why}": f"[rank1]: {level}[1] is setting up NCCL communicator and retrieving ncclUniqueId from "
-                            f"[{rank}] via c10d, but got error: {why}" for level, rank, why in (
-        ("", 0, "Connection reset"), ("", 4, "got 0 bytes"), ("", "x", "wait timeout"), ("[W a.cpp:7] ", 0,
-              "Connection was lost"))},
 }  # fmt: skip
 ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
 TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{ABORT}"
@@ -228,18 +207,15 @@ def _silent(silent: str, count: int, said: str) -> str:
 SILENT = {
     **{f"ends {words}": "\n".join(f"%- rank{n}\n{BEGINS.format(n, 3)}START\n{SAYS.get(word, word)}"
                                   for n, word in enumerate(words.split())) for words in ENDS},
-    **{f"begun by {some}, again of {size}": "\n".join(
-        f"%- rank{n}\n{BEGINS.format(n, 4)}START\n"
-        + f"{BEGINS.format(n, 4)}COMPLETE\n{BEGINS.format(n, size)}START\n" * (size > 1)
-        for n in map(int, some.split()))
-       for some in ("0 1 2", "1 2 3", "0 1", "0", "0 1 2 3", "2 0") for size in (1, 3, 4)},
+    **{f"begun by {some}, again of {size}": "\n".join(f"%- rank{n}\n{BEGINS.format(n, 4)}START\n" +
+        f"{BEGINS.format(n, 4)}COMPLETE\n{BEGINS.format(n, size)}START\n" * (size > 1) for n in map(int, some.split()))
+        for some in ("0 1 2", "1 2 3", "0 1", "0", "0 1 2 3", "2 0") for size in (1, 3, 4)},
     "begun again by three": "\n".join(f"%- rank{n}\n{BEGINS.format(n, 4)}START\n{BEGINS.format(n, 4)}COMPLETE\n"
                                       + f"{BEGINS.format(n, 4)}START\n" * (n != 1) for n in range(4)),
-    **{f"{silent} of {count} say nothing, {name}": _silent(silent, count, said)
-       for name, said in (("closed", CLOSED), ("waited", WAITED), ("no address", f"{BY_PEER} n7"),
-                          ("peers", f"{BY_PEER} [10.0.0.7]:5"))
-       for silent, count in (("3", 4), ("0 1", 8), ("1 2", 8), ("2 3", 8), ("1 2", 6), ("0 1 2 3", 8), ("0 2", 4),
-                             ("0 1 2 3 4 5 6 7 8 9", 20))},
+    **{f"{silent} of {count} say nothing, {name}": _silent(silent, count, said) for name, said in (("closed", CLOSED), (
+        "waited", WAITED), ("no address", f"{BY_PEER} n7"), ("peers", f"{BY_PEER} [10.0.0.7]:5")) for silent, count in
+        (("3", 4), ("0 1", 8), ("1 2", 8), ("2 3", 8), ("1 2", 6), ("0 1 2 3", 8), ("0 2", 4), ("0 1 2 3 4 5 6 7 8 9",
+        20))},
     **{f"others {one[-20:]} and {other[-20:]}": ranks({0: one, 1: other, 2: ""})
        for one, other in ((WAITED, CLOSED), (CLOSED, WAITED), (CLOSED, "ValueError: x"), ("ValueError: x", WAITED))},
     "two peers": ranks({0: f"{BY_PEER} [10.0.0.2]:5", 1: f"{BY_PEER} [10.0.0.3]:5", 2: "", 3: ""}),
@@ -248,18 +224,16 @@ SILENT = {
     **{f"the last line is {last[:9]}, {count}, {how}":
           f"{ranks({**dict.fromkeys(range(count), said), count: ''})}\n{last}"
        for last in OF_ENDS for count in (1, 3) for how, said in (("closed", CLOSED), ("waited", WAITED))},
-    **{f"the launcher saw {code}":
-       f"{_silent('3', 4, CLOSED)}\n%- launcher.log\n" + ENDED_ITSELF.replace(": 3 (pid", f": {code} (pid")
-       for code in (-9, -15, 1)},
+    **{f"the launcher saw {code}": f"{_silent('3', 4, CLOSED)}\n%- launcher.log\n" + ENDED_ITSELF.replace(": 3 (pid",
+        f": {code} (pid") for code in (-9, -15, 1)},
     "the launcher saw one of two": f"{_silent('2 3', 4, CLOSED)}\n%- "
                                    f"launcher.log\n{ENDED_ITSELF.replace(': 3 (pid', ': -9 (pid')}",
     "one is alive": f"{_silent('3', 4, WAITED)}\n[rank3]: Received a dump signal due to a collective timeout from  "
                     f"rank 0",
-    **{f"{one} lost {peer}, {two} lost {other}": f"{LOST.format(one, peer)}\n%- b.log\n{LOST.format(two, other)}"
-       for one, peer, two, other in ((1, "n9", 2, "n9"), (1, "n9", 2, "n8"), (1, "n9", 1, "n9"), (1, "n2", 2, "n2"), (
-             "1.a.b", "n9", "2.a",
-                                     "n9"), (1, "127.0.0.1", 2, "127.0.0.1"), (1, "localhost", 2, "n9"), (1, "n2.x",
-                                           "2.y", "n2.x"))},
+    **{f"{one} lost {peer}, {two} lost {other}": f"{LOST.format(one, peer)}\n%- b.log\n{LOST.format(two, other)}" for
+        one, peer, two, other in ((1, "n9", 2, "n9"), (1, "n9", 2, "n8"), (1, "n9", 1, "n9"), (1, "n2", 2, "n2"), (
+        "1.a.b", "n9", "2.a", "n9"), (1, "127.0.0.1", 2, "127.0.0.1"), (1, "localhost", 2, "n9"), (1, "n2.x", "2.y",
+        "n2.x"))},
     "three lost one": "\n".join(LOST.format(n, "n9") for n in (1, 2, 3)) +
           "\nn4:7:7 [0] NCCL INFO Connection closed by remote peer n8<7>",
 }  # fmt: skip

@@ -174,7 +174,8 @@ def waits_for_the_first_rank(log: JobLog) -> Iterator[Finding]:
         gone = "onnection" in event.text or "got 0 bytes" in event.text
         codes = ("rank-crashed", "timeout-straggler") if gone else ("timeout-straggler", "rank-crashed")
         peers = () if rank is None else (rank,)
-        yield consequence(log, event, f"was waiting for rank {rank}'s unique id", ranks=peers, codes=codes)
+        message = f"was waiting for {'the first rank' if rank is None else f'rank {rank}'}'s unique id"
+        yield consequence(log, event, message, ranks=peers, codes=codes)
 
 
 _REFUSED = (
