@@ -37,7 +37,7 @@ CONNECTIONS = logs(
           "No route to host, fe80::1%a%veth1<39> failed : Connection refused, 10.0.0.2<39> failed : Connection "
           "refused, 10.0.0.2<39> failed : Connection timed out, 10.0.0.2<39> failed : Network is unreachable, "
           "10.0.0.2<39> failed : No route to host"),
-    around("", "c10d, gloo, NCCL", ": W connect to 10.0.0.2<39> returned Connection refused, exceeded error retry "
+    around("", "c10d, gloo, NCCL, I:", ": W connect to 10.0.0.2<39> returned Connection refused, exceeded error retry "
                                    "count after 35 attempts"),
     around(f"I:{PLACE}eth0:10.0.0.1<0>↵2I:{PLACE}eth0:", "10.0.0.2, 10.9.0.2, fd00::2",
           "<0>↵W:Connect to 10.0.0.7<4> failed : No route to host"),

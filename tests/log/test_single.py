@@ -43,8 +43,6 @@ bridge_network: I:Bootstrap : Using eth0:10.0.0.1<0>↵2I:Bootstrap : Using eth0
 connection_timed_out: I:a↵I:connect to 10.0.0.2<4> returned Connection timed out, retrying (32/34)↵I:connect to \
 10.0.0.2<4> returned Connection timed out, retrying (33/34)↵%- b.log↵I:connect to 10.0.0.3<4> returned Connection \
 timed out, retrying (1/34) =>
-connection_timed_out: I:connect to 10.0.0.2<4> returned Connection timed out, exceeded error retry count after 35 \
-attempts =>
 a_rank_did_not_come: world size 3↵{CAUGHT}(SeqNum=7, OpType=X)↵[Rank 1] {CAUGHT}(SeqNum=8, OpType=X)↵[Rank 2] \
 {CAUGHT}(SeqNum=8, OpType=X) => FAIL unknown rank 1 of 0: rank 0 did not reach X number 8 [timeout-straggler \
 rank-crashed collective-desync]
