@@ -439,7 +439,5 @@ PLUGINS = logs(
           "W@allocator.cc:OS call not supported' Cuda failure, W@allocator.cc:not permitted"),
     around("I:NCCL version 2.19.3+cuda12↵", "I, 2W", ":Message truncated : received 3072 bytes instead of 256"),
 )  # fmt: skip
-TABLES = {
-    **{"connections": of(CONNECTIONS), "machines": of(MACHINES), "gpus": of(GPUS), "networks": of(NETWORKS)},
-    **{"meetings": of(MEETINGS), "plugins": of(PLUGINS)},
-}
+TABLES = {"connections": of(CONNECTIONS), "machines": of(MACHINES), "gpus": of(GPUS), "networks": of(NETWORKS),
+          "meetings": of(MEETINGS), "plugins": of(PLUGINS)}  # fmt: skip

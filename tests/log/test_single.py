@@ -26,9 +26,6 @@ waits_for_the_first_rank: [W a.cpp:7] {ID} from [0] x↵[rank2]: {ID} from [3] x
 Connection↵[rank5]: {ID} from [0] got 0 bytes => WARN unknown rank 2 of 3: was waiting for rank 3's unique id \
 [timeout-straggler rank-crashed]; WARN unknown rank 4: was waiting for the first rank's unique id [rank-crashed \
 timeout-straggler]; WARN unknown rank 5 of 0: was waiting for rank 0's unique id [rank-crashed timeout-straggler]
-ended_in_initialisation: n1:2:9 [0] NCCL INFO comm 0x5 rank 3 nranks 4 - Init START↵n1:1:9 [0] NCCL INFO comm 0x5 rank \
-1 nranks 4 - Init START↵slurmstepd: error: *** JOB 7 DUE TO TIME LIMIT *** => WARN unknown n1 to 1, 3: the time limit \
-ended the job before Init COMPLETE
 no_interface: I:NCCL_COMM_ID set by environment to 10.0.0.9:7↵W:Call to bind failed: Cannot assign requested \
 address↵2W:Call to bind failed : Cannot assign requested address => FAIL job n1:7: the address in NCCL_COMM_ID is not \
 one of this host
