@@ -155,8 +155,7 @@ def _fleets_inputs() -> Iterator[tuple[str, object]]:
         gone = draw.choice(kinds)
         for plant in (
             *draw.sample(plants, draw.choice((1, 2, 2))),
-            lambda own, gone=gone: {**own, gone: Absent("late")},
-        ):
+            lambda own, gone=gone: {**own, gone: Absent("late")}):  # fmt: skip
             for each in draw.sample(range(size), draw.randint(0, size)):
                 facts[each] = plant(facts[each])
         snapshots = [Snapshot(f"n{number}", each) for number, each in enumerate(facts)][:: draw.choice((1, -1))]

@@ -149,8 +149,7 @@ def _forms_inputs(folder: Path) -> Rows:
     reports = {
         **{"healthy": samples.HEALTHY, "sick": samples.SICK, "inconclusive": samples.INCONCLUSIVE},
         **{"sweep": made.sweep(), "whole": made.whole(), "causes": made.causes(), "pairs": made.pairs()},
-        **{"moved": made.moved(), "fleet": made.fleet(12), "day": day_of("n1", 0, DOWN)},
-    }
+        **{"moved": made.moved(), "fleet": made.fleet(12), "day": day_of("n1", 0, DOWN)}}  # fmt: skip
     for name, report in reports.items():
         path = _written(folder, name, report)
         for form in FORMS:

@@ -305,8 +305,7 @@ def _runs_inputs() -> Rows:
         yield name, (measured.judged(facts), measured.describe_run(facts).split(), why, told)
     other, own = (
         NodeEnvironment({"torch": "2.8.0", "driver": "550"}),
-        NodeEnvironment({"torch": "2.8.0", "nccl": "2.27"}),
-    )
+        NodeEnvironment({"torch": "2.8.0", "nccl": "2.27"}))  # fmt: skip
     for name, looked in (("both", {"n1": other, "n0": own}), ("other", {"n1": other}), ("none", {})):
         for who in (_TWO_NODES, replace(_TWO_NODES, hosts=()), replace(_TWO_NODES, versions={"x": None})):
             found = measured.environments({Participants: who}, dict(looked))
@@ -392,8 +391,7 @@ _CAUSES = (
     _said("pci.link/gpu-width", "n0", fail("GPU7", "x8 of x16"), warn("GPU1", "x8")),
     _said("host.timesync", "n0", warn("clock", "no service")),
     _said("run.settings", None, fail("NCCL_PROTO", "differs")),
-    _said("host.cpu/cpu-quota", "n0", *(warn(f"quota {number}", "low") for number in range(9))),
-)
+    _said("host.cpu/cpu-quota", "n0", *(warn(f"quota {number}", "low") for number in range(9))))  # fmt: skip
 
 
 def _causes_inputs() -> Rows:

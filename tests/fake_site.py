@@ -69,8 +69,7 @@ ANSWERS: dict[Question, Any] = {
 }  # fmt: skip
 ORIGINALS = (
     *("blade-01", "rack7", "example", "store1", "login3", "boss4", "alice", UUID, UUID.upper(), "1650924001234"),
-    *("10.20.0.", "10.20.255", "0a14", "140A", "fd123456", GUID, MAC, "9a03:9bff", "506b"),
-)
+    *("10.20.0.", "10.20.255", "0a14", "140A", "fd123456", GUID, MAC, "9a03:9bff", "506b"))  # fmt: skip
 
 
 def texts(answers: dict[Question, Any]) -> dict[Question, str | HostError]:

@@ -70,8 +70,7 @@ def _shares_inputs() -> Rows:
     """How each of three nodes leaves by verdicts on nodes and on all of them, where some blame the job or a node."""
     about, levels = (
         ((), ("n1",), ("n2", "gone"), ("gone",)),
-        ((Severity.FAIL, Status.FAIL), (Severity.WARN, Status.WARN)),
-    )
+        ((Severity.FAIL, Status.FAIL), (Severity.WARN, Status.WARN)))  # fmt: skip
     said = [
         Verdict("a.b", by, status, "", findings=(Finding(level, "x", "y", blame=blame, nodes=named),))
         for (level, status), named, by, blame in product(levels, about, (None, "n0"), ("job", "link"))

@@ -148,8 +148,7 @@ def _waits_inputs() -> Rows:
 
         shown = SimpleNamespace(
             end=lambda now=now, seen=seen: seen.setdefault("end", now[0]),
-            begin=lambda text, now=now, seen=seen: seen.setdefault(text, now[0]),
-        )
+            begin=lambda text, now=now, seen=seen: seen.setdefault(text, now[0]))  # fmt: skip
         clock = SimpleNamespace(monotonic=lambda now=now: now[0], sleep=sleep)
         ranks: Any = [_Process(now, said, *each) for each in ends]
         with (

@@ -428,8 +428,7 @@ def _ladders_inputs() -> Rows:
     for (ranks, device, free, told), rank in product(_ROOMS, (0, 1)):
         exchange, plan = (
             Others(5 if rank else told, rank=rank),
-            replace(run_of().plan(), ranks=ranks, nodes=2, device=device),
-        )
+            replace(run_of().plan(), ranks=ranks, nodes=2, device=device))  # fmt: skip
         with instead(training_part, free_bytes=free):
             least = training_part.room_of(plan, NOWHERE, exchange)
         yield f"room of {ranks} on {device}, {free}, {told}, rank {rank}", least, exchange.said

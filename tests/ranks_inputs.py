@@ -101,8 +101,7 @@ def _agreements_inputs() -> Rows:
                 yield f"barrier {backend} {text[:9]}", str(missed), missed.ranks, waited
     for error in (
         RuntimeError("EADDRINUSE: in use\nx"),
-        RuntimeError("The client socket has timed out\nTraceback\nmore"),
-    ):
+        RuntimeError("The client socket has timed out\nTraceback\nmore")):  # fmt: skip
         made = mock.Mock(side_effect=error)
         with mock.patch.object(torch.distributed, "TCPStore", made):
             try:

@@ -346,8 +346,7 @@ _BAD = End("n1", 2)
 _FOUND = (
     fail("out of n1 rail 2 (mlx5_2:1)", "sends 40 % of the usual", nodes=("n1",)),
     fail("n0 rail 1 <-> n3 rail 1", "is dead", nodes=("n0", "n3")),
-    warn("n2 rail 0-1", "is far", nodes=("n2",)),
-)
+    warn("n2 rail 0-1", "is far", nodes=("n2",)))  # fmt: skip
 
 
 def _rails(nodes: int, count: int, **changes: Any) -> Report:
@@ -480,8 +479,7 @@ _LISTED: Mapping[str, Sequence[Verdict]] = {
     "explained": [samples.verdict(Status.SKIP, why="explained by gpu.driver", required=True)],
     "does not apply": [samples.verdict(Status.SKIP, why="applies only to x", required=True)],
     "too noisy": [samples.verdict(Status.UNKNOWN, id="run.bandwidth", why="too noisy", required=True)],
-    "a gap": [samples.verdict(Status.UNKNOWN, why="denied")],
-}
+    "a gap": [samples.verdict(Status.UNKNOWN, why="denied")]}  # fmt: skip
 
 
 def _lists_inputs() -> Rows:

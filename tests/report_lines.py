@@ -118,9 +118,8 @@ LINES: Mapping[str, dict[str, Any]] = {
     "bandwidth of nothing": {"command": "ncclprobe bandwidth"}, "no command": {"command": ""},
     "judged before": {"command": "ncclprobe expect --judge x", "notes": ("2 of 3 rows are slow", "more")},
     "judged without a note": {"command": "ncclprobe expect --judge x"},
-    "stopped": {"status": Status.UNKNOWN, "exit_code": 3, "checks": tuple(
-        samples.verdict(Status.UNKNOWN, id=f"run.x{n}", why=f"{n}, ended by SIG{n} in phase {n}", required=True)
-        for n in range(2))},
+    "stopped": {"status": Status.UNKNOWN, "exit_code": 3, "checks": tuple(samples.verdict(Status.UNKNOWN,
+        id=f"run.x{n}", why=f"{n}, ended by SIG{n} in phase {n}", required=True) for n in range(2))},
     "stopped, and failed": {"status": Status.FAIL, "exit_code": 4, "checks": (
         samples.verdict(Status.UNKNOWN, id="run.x", why="ended by SIGTERM", required=True),)},
     "pasted, noted": {"scope": Scope(pasted=True), "checks": (samples.verdict(Status.PASS, note("a", "is b"), note(
@@ -137,48 +136,40 @@ LINES: Mapping[str, dict[str, Any]] = {
     "taken": {"taken": {"n1": "2026-11-22T10:00:00+00:00", "n0": "2026-11-23T10:00:00Z", "n2": "2026-11-21T10:00:00Z"}},
     "taken at once": {"taken": dict.fromkeys(("n1", "n0"), "2026-11-22T10:00:00+00:00")},
     **{f"{subject} of the {blame}": {"status": Status.FAIL, "exit_code": 4, "nodes": 2, "checks": (samples.verdict(
-        Status.FAIL, fail(subject, words, blame=blame, action="repair", nodes=where), id="ib.x", node=None),)}
-       for subject, words, blame, where in (
-           ("n1", "is down; a", "link", ("n1",)), ("mlx5_0:1", "are odd (x); b", "link", ("n1",)), ("a", "has b",
-                 "node", ("n0", "n1")),
-           ("GPU0", "Xid 79; b c d", "node", ()), ("n1 rail 2 (mlx5_2:1)", "have fewer", "link", ("n1",)))},
-    "lists": {"nodes": 4, "checks": (
-        samples.verdict(Status.FAIL, fail("a", "b", blame="node", nodes=("n1",)), node="n0", id="run.pairs"),
-        samples.verdict(Status.FAIL, fail("a", "b", blame="node"), node="n0", id="run.rows"),
-        samples.verdict(Status.UNKNOWN, node="n2", id="run.x", why="x"),
-        samples.verdict(Status.UNKNOWN, node="n2", id="ib.x", why="x"),
-        samples.verdict(Status.FAIL, why="explained by a.b", node="n3", required=True))},
-    "lists of one": {"nodes": 3, "checks": (
-        samples.verdict(Status.FAIL, fail("a", "b", blame="node", nodes=("n1",)), node="n0"),
-        samples.verdict(Status.FAIL, note("a", "b"), node=None), samples.verdict(Status.FAIL, fail("a", "b"), node=
-              "n2"),
-        samples.verdict(Status.SKIP, why="explained by a.b", node="n0", required=True))},
+        Status.FAIL, fail(subject, words, blame=blame, action="repair", nodes=where), id="ib.x", node=None),)} for
+        subject, words, blame, where in (("n1", "is down; a", "link", ("n1",)), ("mlx5_0:1", "are odd (x); b", "link", (
+        "n1",)), ("a", "has b", "node", ("n0", "n1")), ("GPU0", "Xid 79; b c d", "node", ()), ("n1 rail 2 (mlx5_2:1)",
+        "have fewer", "link", ("n1",)))},
+    "lists": {"nodes": 4, "checks": (samples.verdict(Status.FAIL, fail("a", "b", blame="node", nodes=("n1",)),
+        node="n0", id="run.pairs"), samples.verdict(Status.FAIL, fail("a", "b", blame="node"), node="n0",
+        id="run.rows"), samples.verdict(Status.UNKNOWN, node="n2", id="run.x", why="x"), samples.verdict(Status.UNKNOWN,
+        node="n2", id="ib.x", why="x"), samples.verdict(Status.FAIL, why="explained by a.b", node="n3",
+        required=True))},
+    "lists of one": {"nodes": 3, "checks": (samples.verdict(Status.FAIL, fail("a", "b", blame="node", nodes=("n1",)),
+        node="n0"), samples.verdict(Status.FAIL, note("a", "b"), node=None), samples.verdict(Status.FAIL, fail("a",
+        "b"), node= "n2"), samples.verdict(Status.SKIP, why="explained by a.b", node="n0", required=True))},
     **{f"{count} rows, {status}": {"measurements": (_UNJUDGED,) * count + more, "status": status, "exit_code": code}
        for count, more, status, code in ((2, (), Status.PASS, 0), (1, (), Status.FAIL, 4), (1, (), Status.UNKNOWN, 3), (
            1, (JUDGED,), Status.PASS, 0), (0, (replace(JUDGED, status="inconclusive"),), Status.PASS, 0))},
     "ranks": {"nodes": 2, "status": Status.WARN, "checks": tuple(
         samples.verdict(Status.WARN, warn(f"rank {2 * n}", "has two processors"), node=f"n{n}") for n in (0, 1))},
-    "ports": {"nodes": 3, "status": Status.FAIL, "checks": tuple(
-        samples.verdict(Status.FAIL, fail(port, "is DOWN"), node=node)
-        for node, port in (("n0", "a:1"), ("n1", "a:1"), ("n2", "b:1")))},
+    "ports": {"nodes": 3, "status": Status.FAIL, "checks": tuple(samples.verdict(Status.FAIL, fail(port, "is DOWN"),
+        node=node) for node, port in (("n0", "a:1"), ("n1", "a:1"), ("n2", "b:1")))},
     **{f"no driver, {name}": {"scope": Scope(driver=False), "status": Status.UNKNOWN, "exit_code": 3, "checks": (
-        samples.verdict(Status.UNKNOWN, required=True),), "command": "x y", **more} for name, more in {
-            "rails": {"command": "ncclprobe rails"}, "nothing": {}, **{rows: {rows: (JUDGED,)} for rows in (
-                "measurements", "pairs", "copies", "groups", "steps", "ladder")},
-            "gloo": {"fingerprint": GLOO, "measurements": (JUDGED,)}}.items()},
+        samples.verdict(Status.UNKNOWN, required=True),), "command": "x y", **more} for name, more in {"rails": {
+        "command": "ncclprobe rails"}, "nothing": {}, **{rows: {rows: (JUDGED,)} for rows in ("measurements", "pairs",
+        "copies", "groups", "steps", "ladder")}, "gloo": {"fingerprint": GLOO, "measurements": (JUDGED,)}}.items()},
     "costs": {"status": Status.FAIL, "exit_code": 4, "checks": (samples.verdict(
         Status.FAIL, warn("d", "may break"), replace(_SLOW, loss=0.1), replace(
         warn("e", "runs at 200 Gb/s"), loss=0.6), replace(_SLOW, subject="b", loss=0.6), fail("c", "is missing")),)},
-    "once for a device": {"nodes": 3, "status": Status.FAIL, "checks": (
-        samples.verdict(Status.FAIL, fail("mlx5_0:1", "is DOWN: the cable is out"), node="n2", id="ib.state"),
-        samples.verdict(Status.FAIL, fail("n2 mlx5_0:1", "is DOWN, and ACTIVE on 7", nodes=("n2",)), node=None, id=
-              "sync.net"))},
+    "once for a device": {"nodes": 3, "status": Status.FAIL, "checks": (samples.verdict(Status.FAIL, fail("mlx5_0:1",
+        "is DOWN: the cable is out"), node="n2", id="ib.state"), samples.verdict(Status.FAIL, fail("n2 mlx5_0:1",
+        "is DOWN, and ACTIVE on 7", nodes=("n2",)), node=None, id= "sync.net"))},
     **{words: {"status": Status.FAIL, "checks": (samples.verdict(Status.FAIL, fail("GPU6", words)),)} for words in (
         "is lost, as NVML says (nvmlDeviceGetMemoryInfo: GPU is lost)", "NVML nvmlDeviceGetMemoryInfo: GPU is lost",
         "is -1: NCCL makes buffers of -1 bytes; see param.cc", "Xid 79: fallen off the bus; 1 hour ago",
-              "is down; a: b",
-        "no connection on 7 of 7 paths (eth0): filtered", "goes over sockets (eth0, (lo)) and not over mlx5_0: X",
-              "is missing",
+        "is down; a: b", "no connection on 7 of 7 paths (eth0): filtered",
+        "goes over sockets (eth0, (lo)) and not over mlx5_0: X", "is missing",
         "0 usable, 8 expected: see NVML. Drain it.", "it failed (rank 1: CUDA error: bad); it was last seen")},
     **{f"{count} annotations": {"status": Status.WARN, "checks": tuple(
         samples.verdict(Status.WARN, warn("a", f"b{n}"), id=f"c.d{n}") for n in range(count))} for count in (10, 11)},

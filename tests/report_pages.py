@@ -118,8 +118,7 @@ _JOB = replace(made.causes(), causes=_CAUSES, timeline=_MOMENTS, ranks=_RANKS, n
     NotUnderstood("n0.log", 1, 3, "y" * 200), NotUnderstood("n1.log", 2, None, "z")))  # fmt: skip
 _SEEN = (
     LastSeen(Evidence("n0.log", 9, "step 7"), (0, 1), ("n0.log",), 7, 1.7e9),
-    LastSeen(Evidence("n1.log", 8, "waits"), (), ("n1.log", "n2.log"), None, 1.7e9 + 60),
-)
+    LastSeen(Evidence("n1.log", 8, "waits"), (), ("n1.log", "n2.log"), None, 1.7e9 + 60))  # fmt: skip
 _OPEN = replace(_JOB, causes=(), timeline=(), outcome="unknown", status=Status.PASS, exit_code=0, not_understood=(),
                 last_seen=_SEEN, stands=("rank 3 is behind", "rank 4 is silent"))  # fmt: skip
 _CLASSES = (
@@ -202,9 +201,8 @@ REPORTS: Mapping[str, Report] = {
     "not judged": replace(samples.HEALTHY, measurements=(replace(samples.ROW, status="unjudged", expectation=None),)),
     "idle": replace(samples.HEALTHY, status=Status.SKIP, checks=()),
     "pairs": replace(_PAIRS, localisation=replace(_FIVE, culprits=_WHO[:1], suspects=_WHO[1:])),
-    "pairs within": replace(_PAIRS, localisation=None, pairs=tuple(
-        replace(each, inside=each.src < 2, src_end=f"rank {each.src} of a very long name", GBps=0.3 * each.GBps)
-        for each in _PAIRS.pairs[3:])),
+    "pairs within": replace(_PAIRS, localisation=None, pairs=tuple(replace(each, inside=each.src < 2,
+        src_end=f"rank {each.src} of a very long name", GBps=0.3 * each.GBps) for each in _PAIRS.pairs[3:])),
     "pairs of rails": replace(_PAIRS, localisation=replace(_FIVE, culprits=_OF_ENDS, suspects=()), pairs=tuple(
         replace(each, src_end=_rail(each.src), dst_end=_rail(each.dst)) for each in _PAIRS.pairs if not each.both)),
     "transports": replace(samples.HEALTHY, measurements=tuple(

@@ -86,8 +86,7 @@ def on_the_machine(name: str, number: int = 0) -> dict[type, Any]:
         "fails": (fail("GPU0", "is broken", blame=blame or "node"),),
         "idle device": (fail(IDLE, "is broken", blame="node"),),
         "absent node": (fail("n1", "did not come in 60 s", action="retest"),),
-        "warns": (warn("GPU0", "is odd"),),
-    }
+        "warns": (warn("GPU0", "is odd"),)}  # fmt: skip
     known: dict[type, Any] = {Told: Told(found.get(kind, ())), Other: Other()}
     gone = {"required unknown": Told, "advisory unknown": Other}.get(name)
     return {fact: value for fact, value in known.items() if fact is not gone}

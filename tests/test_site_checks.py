@@ -15,7 +15,7 @@ from ncclprobe.engine import promises, site, suppressions
 from ncclprobe.engine.diagnose import MACHINE, Judging, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.memory import Memory
-from ncclprobe.model import bounds
+from ncclprobe.model import additions, bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Status, Verdict
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -82,6 +82,31 @@ def test_nothing_of_the_working_directory_is_run(acme: Path, tmp_path: Path) -> 
     done = run(acme, tmp_path, "checks", "--json", "-")
     listed = {row["id"] for row in json.loads(done.stdout)["checks"]}
     assert {each for each in listed if each.startswith("site-")} == {"site-acme.host-memory", "site-acme.kernel"}
+
+
+def test_entry_points_are_sorted_by_name_and_only_folders_that_are_trusted_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"b-1.dist-info": "[ncclprobe.checks]\nzeta = b.z\n[other]\nx = y\n", "d-3": "[ncclprobe.checks]\nno = d\n",
+            "c-2.egg-info": "[ncclprobe.checks]\nalpha = c.a\n",
+            "m-4.dist-info": "[ncclprobe.machines]\nm = m.m\n"}  # fmt: skip
+    for name, text in said.items():
+        (tmp_path / "x" / name).mkdir(parents=True)
+        (tmp_path / "x" / name / "entry_points.txt").write_text(text)
+        (tmp_path / "x" / name / ("PKG-INFO" if "egg" in name else "METADATA")).write_text(
+            f"Metadata-Version: 2.1\nName: {'' if name[0] == 'm' else name[0]}\nVersion: {name[2]}\n")  # fmt: skip
+    (tmp_path / "x" / "e-5.dist-info").mkdir()  # without entry points
+    path = [str(tmp_path / "x"), str(tmp_path / "no.zip")]
+    monkeypatch.setattr(sys, "path", ["", *path, path[0]])
+    monkeypatch.chdir(tmp_path)
+    checks, machines = ([(each.name, each.module, each.origin) for each in additions.installed(group)]
+                        for group in (additions.CHECKS, additions.MACHINES))  # fmt: skip
+    assert checks == [("alpha", "c.a", "c 2"), ("zeta", "b.z", "b 1")]
+    assert machines == [("m", "m.m", "m-4 4")]
+    monkeypatch.chdir(tmp_path / "x")
+    assert additions.trusted_path() == path[1:]
+    shutil.rmtree(tmp_path / "x")
+    assert additions.trusted_path() == [*path, path[0]]
 
 
 CHECK = '''

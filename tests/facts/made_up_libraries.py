@@ -67,8 +67,7 @@ def _opened(path: str, kind: str, flavour: str, objects: Any, texts: Any = GONE)
     """Return what the constants in a plugin's file show about it."""
     said = {
         ("elf_objects", path, "nccl"): objects,
-        **{("elf_texts", path, mark): texts for mark in plugins.VERSION_MARKS.values()},
-    }
+        **{("elf_texts", path, mark): texts for mark in plugins.VERSION_MARKS.values()}}  # fmt: skip
     found = plugins.add_constants(answers(said), Plugin(path, kind, flavour, reachable=True))
     return found, found.told()
 

@@ -111,8 +111,7 @@ def _entries(name: str) -> object:
 _ROUTES = Routes(
     (Route("0.0.0.0/0", "eth0", "10.0.0.1", 100), Route("10.1.0.0/16", "a", metric=5), Route("10.1.0.0/16", "b")),
     (Rule(1, "101", "10.2.0.0/16"), Rule(2, "102", interface="x"), Rule(3, "main")),
-    (Route("10.1.0.0/16", "c", table="101"), Route("10.1.0.0/16", "d", table="102")),
-)
+    (Route("10.1.0.0/16", "c", table="101"), Route("10.1.0.0/16", "d", table="102")))  # fmt: skip
 
 CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     cpu.cpu_list: ["0", "0-2,5\n", "", "8,10-11", "3-3", "2-1", "a", "0-1-2", "1,,2", "-1",
@@ -427,9 +426,7 @@ def _result(function: Callable[..., object], arguments: Any) -> str:
     except (NcclprobeError, ValueError) as error:
         return re.sub(r"[?]{9,}", lambda each: f"{len(each[0])}x?", f"{type(error).__name__}: {error}")[:300]
     spelled = re.sub(
-        r"frozenset\(\{(.*?)\}\)",
-        lambda each: str(sorted(each[1].split(", "))),
-        found if isinstance(found, str) else repr(found),
-    )
+        r"frozenset\(\{(.*?)\}\)", lambda each: str(sorted(each[1].split(", "))),
+        found if isinstance(found, str) else repr(found))  # fmt: skip
     rounded = re.sub(r"\d+\.\d{7,}(e-\d+)?", lambda each: f"{float(each[0]):.6g}", spelled)  # libraries differ beyond
     return f"{re.sub(UNREAD, '', rounded):.2000}"

@@ -428,8 +428,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a journal that is a link": (lambda path: beside(path, "-journal").symlink_to(path), "not a regular file"),
     "a journal that is a pipe": (lambda path: os.mkfifo(beside(path, "-journal")), "not a regular file"),
     "write-ahead": (write_ahead, "is in WAL mode"),
-    "shared memory": (lambda path: beside(path, "-shm").touch(), "is in WAL mode"),
-}
+    "shared memory": (lambda path: beside(path, "-shm").touch(), "is in WAL mode")}  # fmt: skip
 
 
 @each_row("change, why", CHANGES.values(), ids=CHANGES)

@@ -103,8 +103,7 @@ def test_trends_may_be_chosen_or_left_out_where_a_store_is_given_and_captures_ha
     (tmp_path / "n0.jsonl").write_text("{}")
     for argv, why in (
         ([*DOCTOR, "--select", "trend.*"], "trend.* needs a store of reports; pass --fleet PATH"),
-        (["doctor", str(tmp_path / "n0.jsonl"), "--fleet", path], "cannot be used together"),
-    ):
+        (["doctor", str(tmp_path / "n0.jsonl"), "--fleet", path], "cannot be used together")):  # fmt: skip
         assert main(argv) == 2
         assert why in capsys.readouterr().err
     assert not Path(path).exists()

@@ -23,8 +23,7 @@ HELD_BACK = "cluster00"
 """The cluster whose sets had no part in choosing the rules."""
 _LEAVES = {
     "cluster00": ({1, 2, 3, 4, 6, 9, 12, 16, 17}, {5, 7, 8, 10, 11, 13, 14, 15}),
-    "cluster01": ({2, 3}, {4, 5, 6, 7, 8, 10, 11}, {9}),
-}
+    "cluster01": ({2, 3}, {4, 5, 6, 7, 8, 10, 11}, {9})}  # fmt: skip
 """The numbers of the nodes that are fast with each other when all GPUs send: read off the sets, not documented."""
 _ONE_CLASS = {"cluster01 sendrecv 1", "cluster01 sendrecv 2", "cluster01 all_to_all 1", "cluster01 all_to_all 2"}
 """Where one or two GPUs send, some pairs are a tenth faster, whatever leaf they are of."""

@@ -145,8 +145,7 @@ def _firmware(machine: Machine, here: Answers) -> None:
         stands = {"availability-zone": "us-east-1d", "availability-zone-id": "use1-az6", "region": "us-east-1"}
         said = {
             "v1": {"region": "us-east-1", "availability_zone": "us-east-1d"},
-            "ds": {"meta_data": {"placement": stands}},
-        }
+            "ds": {"meta_data": {"placement": stands}}}  # fmt: skip
         here.write("/run/cloud-init/instance-data.json", json.dumps(said))
 
 
