@@ -473,6 +473,14 @@ def _expected_inputs() -> Rows:
         yield f"under {name}", _printed("expect --machine dgx-h100 --nodes 2 -b 8G -e 8G", **{variable: value})
 
 
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "topo.txt").write_text(test_topo.text(test_topo.EIGHT, 8))
+        for words in ("", "--gpu H100", "--gpu 'H100 80GB HBM3'", "--gpu 'H100 80GB HBM3' --nodes 2",
+                      "--gpu 'H100 80GB HBM3' --nic-rate 400 --nodes 2 --json -",
+                      "--gpu 'H100 80GB HBM3' --nic-rate 400 --nodes 1 --algo ring"):  # fmt: skip
+            yield f"topology {words}", _printed(f"expect --topology {folder}/topo.txt {words} -b 1G -e 1G", folder)
+
+
 def _orders_inputs() -> Rows:
     """What each host starts, under which variables, and what of a command line it gets."""
     for name, (calls, asked) in test_hosts.CALLS.items():

@@ -6,9 +6,7 @@ import errno
 import hashlib
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 import zlib
@@ -263,43 +261,22 @@ async def test_a_secret_is_sealed_for_the_other_side_and_filler_is_no_message() 
     assert [each.kind for each in troubles] == ["reset"]
 
 
-STOPPED = """
-import asyncio, time
-from ncclprobe import wire
-from ncclprobe.model import bounds
-async def handle(r, w):
-    await wire.accept(r, w, b"the token of this run", time.monotonic() + 20)
-    await asyncio.sleep(20)
-async def main():
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.sleep(20)
-asyncio.run(main())
-"""
+@awaited
+async def test_a_peer_that_stops_within_a_conversation_is_silent_at_the_deadline() -> None:
+    async def stops(_: Wire) -> None:
+        await asyncio.sleep(5)
 
-
-@pytest.mark.slow
-def test_a_peer_that_stops_within_a_conversation_is_silent_at_the_deadline() -> None:
-    async def run(port: int) -> None:
+    async with served(ours(stops)) as port:
         talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-        child.send_signal(signal.SIGSTOP)
-
-        async def talk_on() -> None:
-            while True:
-                await talk.send({"x": os.urandom(200_000).hex()}, soon(0.5))
-
-        for waits in (talk_on(), talk.receive(soon(0.2))):
+        for work, words in (
+            (lambda: talk.receive(soon(0.1)), "said nothing"),
+            (lambda: talk.send({"x": os.urandom(8_000_000).hex()}, soon(0.3)), "took nothing more"),
+            (lambda: talk.send_filler(b"x" * 8_000_000, soon(0.2)), "took nothing more"),
+        ):
             with pytest.raises(WireError) as caught:
-                await waits
-            assert caught.value.kind == "silent"
+                await work()
+            assert (caught.value.kind, str(caught.value)) == ("silent", words)
         talk.close()
-
-    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout
-            asyncio.run(run(int(child.stdout.readline())))
-        finally:
-            child.kill()
 
 
 def forged(message: bytes, number: int, speaker: bytes = b"answerer", packed: bytes = b"") -> Handler:
