@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import zoo
+from report.samples import report, verdict
 
 from ncclprobe.commands import main
 from ncclprobe.engine import captures
 from ncclprobe.engine.diagnose import MACHINE, Judging, ask
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import detect
+from ncclprobe.model.findings import Evidence, Status, fail
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.report import Report
+from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.report import text
 
 SICK = sorted((zoo.CAPTURES / "sick").glob("*.jsonl"))
@@ -51,9 +54,29 @@ def judged(*paths: Path, one_job: bool = False) -> Report:
     return captures.judge_captures(ask(Judging(), ("doctor",), Job()), collectors, paths, one_job=one_job)
 
 
+SOURCES = {
+    "statvfs /dev/shm": "/dev/shm in the pasted text", "getrlimit(RLIMIT_MEMLOCK)": "RLIMIT_MEMLOCK in the pasted text",
+    "getaddrinfo(n0)": "n0 in the pasted text", "getifaddrs(3): eth0": "eth0 in the pasted text",
+    "nvmlDeviceGetName (GPU 0)": "nvidia-smi in the pasted text", "NVML, link by link": "nvidia-smi in the pasted text",
+    "NVMLS": "NVMLS", "/proc/meminfo": "/proc/meminfo", "by statvfs /dev/shm": "by statvfs /dev/shm",
+}  # fmt: skip
+
+
+def test_a_report_on_texts_alone_cites_the_text_and_not_a_call() -> None:
+    one_rank = "one rank of each node reported, and it is unknown whether the others run"
+    found = fail("x", "y", evidence=(*map(Evidence, SOURCES),))
+    checks = (verdict(Status.FAIL, found, why=one_rank), verdict(Status.UNKNOWN, why="gone"))
+    whole = replace(report(*checks), excerpts=(Excerpt("statvfs /a", "n0", "t", ()),))
+    nodes = [Snapshot(name, {}, pasted=True) for name in ("n0", "n1")]
+    told = captures.said_of_texts(whole, nodes)
+    assert [each.source for each in told.checks[0].findings[0].evidence] == [*SOURCES.values()]
+    assert [each.why for each in told.checks] == ["the pasted texts do not show it", "gone"]
+    assert [each.source for each in told.excerpts] == ["/a in the pasted text"]
+    assert captures.said_of_texts(whole, [*nodes, Snapshot("n2", {})]) == whole
+
+
 def test_many_captures_are_counted_before_any_detail() -> None:
-    report = judged(*SICK)
-    lines = text.render(report).splitlines()
+    lines = text.render(judged(*SICK)).splitlines()
     assert (len(SICK) > 60, len(lines) < 250) == (True, True)
     counted = next(number for number, line in enumerate(lines) if line.startswith("FAIL    env.value"))
     detailed = next(number for number, line in enumerate(lines) if line.startswith("FAIL  env.") and "  on " in line)
@@ -68,9 +91,9 @@ def test_a_cut_capture_is_judged_as_far_as_it_goes(tmp_path: Path, capsys: pytes
     path = tmp_path / "hgx-h100.jsonl"
     path.write_text("".join(whole[:600]) + whole[600][:40])
     assert main(["doctor", str(path), "--no-config", "--json", "-"]) == 3
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     cut = f"599 of {len(whole) - 1} rows are left"
-    assert any(cut in note for note in report["notes"])
-    blind = [check for check in report["checks"] if check["status"] == "unknown"]
+    assert any(cut in note for note in found["notes"])
+    blind = [check for check in found["checks"] if check["status"] == "unknown"]
     assert all(cut in check["why"] for check in blind if check["required"])
-    assert 0 < len(blind) < len(report["checks"])
+    assert 0 < len(blind) < len(found["checks"])
