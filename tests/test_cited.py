@@ -8,10 +8,11 @@ from typing import Any
 
 from ncclprobe.engine import evidence_excerpts, job_files
 from ncclprobe.host.job_files import JobFile
-from ncclprobe.model.causes import Cause
+from ncclprobe.model.causes import Cause, Consequence
 from ncclprobe.model.errors import Denied
 from ncclprobe.model.findings import Evidence, Finding, Status, Verdict, fail, note, seen, warn
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 ANSWERS = {
@@ -101,3 +102,18 @@ def test_the_last_line_of_a_log_without_a_newline_is_shown_and_a_pipe_is_not_rea
     assert job_files.excerpts([_cause("-", 3)], [JobFile("-", 0, True)]) == ()
     path.unlink()
     assert job_files.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)]) == ()
+
+
+def test_of_twelve_logs_the_first_four_cited_lines_are_shown_wherever_they_are(tmp_path: Path) -> None:
+    logs = [tmp_path / f"rank{number}.log" for number in range(13)]
+    for log in logs:
+        log.write_bytes(b"".join(b"%d\tx%s\r\n" % (n, b"y" * 400 * (n == 50)) for n in range(1, 100)))
+    causes = [replace(_cause(str(log), 50), evidence=tuple(Evidence(str(log), n, "") for n in (50, 3, 30, 98, 70)))
+              for log in logs]  # fmt: skip
+    causes[0] = replace(causes[0], evidence=(), consequences=(Consequence("c", "m", evidence=causes[0].evidence),))
+    found = job_files.excerpts(causes, [JobFile(str(log), 1) for log in logs])
+    assert [(each.source, each.first, each.cited) for each in found] == [
+        (str(logs[0]), 45, (5,)),
+        *((str(log), first, (at,)) for log in logs[1:12] for first, at in ((45, 5), (1, 2), (25, 5), (93, 5))),
+    ]
+    assert found[0].lines == tuple(f"{n}  x" + "y" * 396 * (n == 50) for n in range(45, 56))

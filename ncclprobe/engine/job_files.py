@@ -64,8 +64,9 @@ def excerpts(causes: Sequence[Cause], files: Sequence[JobFile]) -> tuple[Excerpt
                 wanted.setdefault(each.source, {})[each.line] = None
     found = []
     for name, numbers in list(wanted.items())[:_MOST_FILES]:
-        lines = _read_lines_around(by_name[name], sorted(numbers)[:_CITED_IN_ONE])
-        found += [_log_excerpt(name, number, lines) for number in list(numbers)[:_CITED_IN_ONE] if number in lines]
+        shown = list(numbers)[:_CITED_IN_ONE]
+        lines = _read_lines_around(by_name[name], shown)
+        found += [_log_excerpt(name, number, lines) for number in shown if number in lines]
     return tuple(found[:MOST])
 
 
