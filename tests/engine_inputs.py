@@ -472,7 +472,6 @@ def _expected_inputs() -> Rows:
         variable, _, value = name.partition("=")
         yield f"under {name}", _printed("expect --machine dgx-h100 --nodes 2 -b 8G -e 8G", **{variable: value})
 
-
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "topo.txt").write_text(test_topo.text(test_topo.EIGHT, 8))
         for words in ("", "--gpu H100", "--gpu 'H100 80GB HBM3'", "--gpu 'H100 80GB HBM3' --nodes 2",
