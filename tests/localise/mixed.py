@@ -259,8 +259,8 @@ class Draw(random.Random):
 
 FEW = 5
 MORE: Mapping[str, tuple[int, ...]] = {
-    "p2p": (6, 9, 12, 36, 68, 91), "call": (19, 26), "work": (18, 25, 99), "else": (10, 24, 46, 132, 143), "any": (35,),
-    "records": (8, 95), "records any": (7, 16, 21), "records work threads": (26, 48, 55, 159),
+    "p2p": (6, 9, 12, 36, 68, 91, 157), "call": (19, 26), "work": (18, 25, 99), "else": (10, 24, 46, 132, 143),
+    "any": (35,), "records": (8, 95), "records any": (7, 16, 21), "records work threads": (26, 48, 55, 159),
     "groups records threads": (7, 9, 11, 13, 28, 38, 48, 73, 98), "RAS": (8, 29, 54),
     "RAS records any": (5, 13, 14, 91), "wires": (145, 149),
     "wires records": (7, 8, 11, 32, 129, 146), "wires serves": (52, 102),

@@ -3,16 +3,13 @@
 To add one, add a row, run `scripts/golden.py standing`, and read what it kept.
 """
 
-from itertools import product
 from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.process_state import Child, LiveRank
-from ncclprobe.facts.job.ranks import Connection, JobLook, JobLooks, JobProcess, LocalRanks
+from ncclprobe.facts.job.ranks import Connection
 from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
-from ncclprobe.facts.launcher import Launch
-from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.localise.mixed import STATES
@@ -26,7 +23,6 @@ from tests.localise.standing import (
     PACKAGES,
     PYTHON,
     SLEEPS,
-    STOPPED,
     UNSEEN,
     WAIT_OF_51,
     WAITS,
@@ -54,7 +50,7 @@ IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rend
 
 def rows() -> Rows:
     """Yield all cases."""
-    for kind in (_missing, _at_work, inside, _records, _in_records, _stacks, _reasons, _arguments, _many):
+    for kind in (_missing, _at_work, inside, _records, _in_records, _stacks, _reasons):
         yield from kind()
 
 
@@ -73,13 +69,6 @@ def _missing() -> Rows:
     yield "ended, where memory ran out", looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, records)
     yield "absent", looked({0: WAITS}, world=2, absent=(1,))
     yield "at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, stacks={0: (IN_LOADER, IN_LOADER[::-1])})
-    for name, state, stack in product(
-        ("late", "there"), (IDLE, SLEEPS, STOPPED, SPINS), (None, IN_ALL_REDUCE, IN_LOADER)
-    ):
-        read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2} if stack else None
-        at = later(state, cpu_s=5.0 + (state is SPINS))
-        found = of_two(state, at, stacks=read, silent=(2,) if name == "late" else ())
-        yield f"server {name}, {state.call}{state.state}, {stack[0].name if stack else 'no stack'}", found
 
 
 def _at_work() -> Rows:
@@ -232,33 +221,3 @@ def _reasons() -> Rows:
     reads = ThreadPlace("reader", FlightFrame("read", "/home/u/data.py", 7))
     for stack, threads in ((gets, ()), (gets, (reads,)), (work, (joined,)), (gets, (reads,) * 5)):
         yield f"{stack[0].name} beside {len(threads)} threads", in_stacks(reduces, stack, threads=((), threads))
-
-
-def _arguments() -> Rows:
-    """Ranks in one call, with other arguments or other peers."""
-    one, tag = {"ranks": "[0, 1]"}, {"tag": "0"}
-    for name, values in (
-        ("broadcast", [{"src": "1", "group_src": "1"}, {"src": "0", "group_src": "0"}]),
-        ("new_group", [one | {"group_name": "2"}, one | {"group_name": "1"}]),
-        ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///" + "b" * 70}]),
-        ("init_process_group", [{"rank": "1"}, {"rank": "0"}]),
-        ("all_reduce", [{"group": "given"}, {"group": "default"}]),
-        ("recv", [{"src": "2"}, {"dst": "0"}, {"src": "1"}]),
-        ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "4"}]),
-        ("recv", [{"src": "1"} | tag, {"src": "2"} | tag, {"src": "0"} | tag]),
-    ):
-        yield f"{name} {values}", in_stacks(*(in_call(name, **each) for each in values))
-    made = recorded({0: "all_reduce@960 all_reduce*@970", 1: "all_reduce@960 all_gather*@970"})
-    bare = replace(made, dumps=tuple(replace(each, stacks=tuple(() for _ in each.stacks)) for each in made.dumps))
-    lines = in_call("all_reduce"), (in_call("all_gather")[0], replace(OWN, line=50))
-    yield "records without lines", in_stacks(*lines, first=bare)
-
-
-def _many() -> Rows:
-    """What else could be read of ranks."""
-    why: Any = Absent("py-spy is not installed; run `pip install py-spy`", "Missing")
-    yield "stacks that were not read", looked({0: WAITS, 1: (UNSEEN, UNSEEN)}, stacks={0: (why, why), 1: (why, why)})
-    launch = Launch("torchrun", rank=0, world_size=4, local_rank=0, local_world_size=1, nnodes=2)
-    looks = JobLooks(JobLook((IDLE,), servers=("no server",)), JobLook((later(IDLE),), servers=("no server",)))
-    slurm = JobProcess(100, 1, "python", 0, launch, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
-    yield "one rank by hand", stand({"n1": (LocalRanks((slurm,)), looks)})

@@ -5,13 +5,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from ncclprobe.facts.files.ras import RasAnswer
+from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LocalRanks
+from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import py_spy
 from ncclprobe.logs.job import activity, stand
 from ncclprobe.logs.job.activity import RankView
 from ncclprobe.logs.job.calls import confirmed, launched
+from ncclprobe.logs.job.gpus import gpus_of
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import USER_HZ
 from ncclprobe.model.values import replace
 from tests.localise.meeting import not_stuck
 from tests.localise.standing import C10D, GONE, IDLE, NOTHING, OWN, PYTHON, UNSEEN, later
@@ -82,6 +87,35 @@ def test_what_a_rank_does_is_told_by_the_threshold_of_each_number() -> None:
         ("66.0 cores, 66 MB/s read and written", view({"cpu_s": 0.066, "moved_bytes": 66_000}, 0.0)),
     ):  # fmt: skip
         assert activity.doing(rank, "busy").text == f"is at work ({words})"
+
+
+GPU = LiveGpu(0, "00000000:5E:00.0", (100,), 100, 1980, 1980, 310_000, (), 64)
+WORDS = "GPU0: busy 100 % of the time, {} MHz of 1980, 310 W, 1 MiB over NVLink between the two samples"
+THERMAL = "hw-thermal-slowdown"
+
+
+def gpu_of(first: LiveGpu, second: LiveGpu, *events: Event) -> tuple[str, str]:
+    """Return what is said of the GPU of a rank that began one second after its host."""
+    looks = JobLooks(JobLook((IDLE,), gpus=(first,)), JobLook((IDLE,), gpus=(second,)), xids=events)
+    return gpus_of(LocalRanks((replace(PROCESS, start=USER_HZ),)), looks)[100]
+
+
+def test_what_the_gpu_of_a_rank_does_and_why_it_may_hold_the_rank_up() -> None:
+    more = replace(GPU, nvlink_KiB=64 + 1024)
+    for clock_MHz, reasons, since, trouble in (
+        (991, (THERMAL,), (THERMAL,), ""), (990, (), (), ""), (990, (THERMAL,), (), ""),
+        (990, (THERMAL,), (THERMAL,), f"its GPU0 is held at 990 of 1980 MHz ({THERMAL})"),
+        (345, (THERMAL,), (THERMAL, "gpu-idle"), f"its GPU0 is held at 345 of 1980 MHz ({THERMAL})"),
+    ):  # fmt: skip
+        found = gpu_of(replace(GPU, reasons=reasons), replace(more, clock_MHz=clock_MHz, reasons=since))
+        assert found == (WORDS.format(clock_MHz), trouble)
+    xids = [Event(at_s, kind, device, code) for at_s, kind, device, code in (
+        (0.99, "xid", "0000:5e:00", "48"), (1.0, "xid", "0000:5e:00", "79"), (9.0, "xid", "0000:5e:00.0", "79"),
+        (2.0, "lost", "0000:5e:00", ""), (2.0, "xid", "0000:5f:00", "95"), (2.0, "xid", "?", "94"),
+        (2.0, "xid", "0000:5e:00", "31"))]  # fmt: skip
+    assert gpu_of(GPU, more, *xids)[1] == "its GPU0 fell off the bus; its GPU0 has had Xid 79"
+    lost = LiveGpu(0, Absent("NVML: GPU is lost"))
+    assert gpu_of(GPU, lost) == ("GPU0: NVML: GPU is lost", "its GPU0 does not answer (NVML: GPU is lost)")
 
 
 def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for() -> None:
