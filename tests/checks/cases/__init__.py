@@ -72,11 +72,14 @@ def said(findings: Iterable[Finding]) -> str:
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
     """Yield a line for each finding of bad cases, then of good ones: what a user reads of it.
 
-    It has what `said` writes, the action, its texts and its place.
+    It has what `said` writes, the action, its texts and its place. A note stands once for each check.
     """
     for rule in rules:
+        notes = set[str]()
         for number, example in enumerate([*rule.bad_examples(), *rule.good_examples()]):
-            yield from (f"{rule.key} {number}: {values(each)}" for each in rule.run(*example))
+            told = [each for each in map(values, rule.run(*example)) if each not in notes]
+            notes |= {each for each in told if each.startswith("NOTE")}
+            yield from (f"{rule.key} {number}: {each}" for each in told)
 
 
 def values(finding: Finding) -> str:

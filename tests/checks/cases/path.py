@@ -139,6 +139,7 @@ CASES: Cases = {
         (fleet(8, lambda one, other, _: {"rtt_s": 9e-4} if (one < 4) != (other < 4) else None),), (fleet(4, _UNTRIED),),
     ],
     "path.route": [
+        _route("WARN image: n1 on n1", routes=Every({"n0": Absent("?"), "n1": _routed("eth0"), "n2": _routed("eth1")})),
         _route("WARN image: n1 on n1"), _route("WARN image: n1 on n1", nics=nics(3)),
         _route("UNKNOWN: no node's routes",
             routes=Every(dict.fromkeys(("n0", "n1", "n2"), Routes((), Absent("ip: not there"))))),

@@ -92,8 +92,21 @@ _END = "n1 rail 1 (mlx5_1:1) on n1"
 _PAIR = _NAMES[:2]
 _UNADDRESSED = _changed(_without_address, World(_PAIR, carries=only(BAD)))
 _LATE_WAYS = _changed(_late_ways, World(_PAIR, carries=only(BAD, out=False)))
+_SLOWER = {End(node, 1): {"rate_gbps": 240.0} for node in FOUR}
+
+
+def _second_rail(src: End, dst: End, gpu: bool) -> float:
+    return 0.6 if src.rail else 1.0
+
+
+_UNEVEN = World(
+    gpus=True,
+    carries=lambda src, dst, gpu: 0.3 + src.rail / 9 + 0.1 * (dst.node > "n1") if gpu and BAD in (src, dst) else 1.0,
+)
 CASES: Cases = {
     "rail.slow": [
+        _slow("WARN fabric: all nodes rail 1", rails=rails_of(World(FOUR, carries=_second_rail))),
+        _slow(rails=rails_of(World(FOUR, carries=_second_rail, addresses=_SLOWER))),
         _slow("WARN unknown: all rails", rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_CARDS[1])),
         _slow(rails=rails_of(_CRAWLING), fabrics=_every(_CARDS[0]), buses=_every(_UNLINKED)),
         _slow(
@@ -105,7 +118,7 @@ CASES: Cases = {
         _slow(f"WARN link: {_END}", rails=rails_of(World(latency_us={BAD: 40.0}))),
         _slow(rails=rails_of(World(FOUR, carries=only(BAD)))), _slow(rails=rails_of(World(latency_us={BAD: 6.0}))),
     ],
-    "rail.gpu": [(f"FAIL node: {_END}", rails_of(_REFUSED))],
+    "rail.gpu": [(f"FAIL node: {_END}", rails_of(_REFUSED)), (f"WARN node: {_END}", rails_of(_UNEVEN))],
     "rail.unusable": [(rails_of(World()),), (rails_of(DEAD),)],
     "rail.dead": [
         (f"FAIL job: {_END}", rails_of(replace(_GID, addresses={BAD: _LINK_LOCAL})), _by_setting("0")),
