@@ -1,7 +1,9 @@
 """How much is measured, and what the times of all ranks become, on clocks of this test: rows of `FUNCTIONS`."""
 
+import asyncio
 import errno
 import json
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from itertools import accumulate, count, product
@@ -12,18 +14,21 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from conftest import answers
+from fake_verbs import channels
 from probes.plans import plan
 from probes.test_sweep import Alone
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from ncclprobe.checks.rail.fixtures import World
+from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model import training as steps
 from ncclprobe.model.errors import Missing, NcclprobeError
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.rails import RailPort
+from ncclprobe.model.rails import RailArrival, RailPort, RailStream, RailTest
 from ncclprobe.model.registry import discover
 from ncclprobe.model.training import Grid, Model
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes import arrival_skew, buffers, clock, nccl_library, sweep, training
 from ncclprobe.probes import pairs as ends
 from ncclprobe.probes.arrival_skew import Arrival
@@ -35,8 +40,10 @@ from ncclprobe.probes.pairs import PairEndpoint, PairTiming
 from ncclprobe.probes.plan import MOST_BATCHES, Target, calls_per_batch, more_batches
 from ncclprobe.probes.sweep import RankResult
 from ncclprobe.probes.training import Bench
-from ncclprobe.probes.verbs import abi, library
+from ncclprobe.probes.verbs import abi, library, pair
 from ncclprobe.probes.verbs import port as verbs_port
+from ncclprobe.probes.verbs.library import VerbsError
+from ncclprobe.probes.verbs.messages import Answer, Request
 from ncclprobe.session.measure import ladder, nic_traffic
 from tests.one_rank import NOWHERE, Noted, Others, Rows, in_all_words, instead
 
@@ -476,8 +483,87 @@ def _verbs_inputs() -> Rows:
         yield f"event {number} {kind}", failure and str(failure), made.events
 
 
+_AT = World().address(End("n1", 0))
+_ODD: tuple[dict[str, Any], ...] = (
+    {"failure": {"step": "open", "kind": "gone", "text": ""}}, {"address": {"device": "right"}}, {},
+    {"address": asdict(replace(_AT, gid="0f" * 60))}, {"address": asdict(replace(_AT, queue_pairs=()))},
+    {"failure": asdict(VerbsError("late", "l").failure("open"))},
+)  # fmt: skip
+
+
+class _Child:
+    """Answers at once; the first request of a kind in `fails` fails, or waits until this end is stopped."""
+
+    def __init__(self, name: str, fails: dict[str, Any], asked: list[str]) -> None:
+        self._name, self._fails, self._asked, self._stopped = name, dict(fails), asked, asyncio.Event()
+        self.stop, self.close = self._stopped.set, list[Any]
+
+    async def start(self, patience_s: float) -> None: ...
+
+    async def ask(self, request: Request) -> Answer:
+        whose = request.peer.device if request.peer else request.port.device if request.port else ""
+        way = f"{request.direction} {request.leads:d}{request.writes:d}{request.reads:d}"
+        self._asked.append(f"{self._name} {request.do} {way} {whose} {request.step} {request.seconds:g}")
+        if kind := self._fails.pop(request.do, ""):
+            if kind == "waits":
+                await self._stopped.wait()
+                return Answer(stopped=True, events=("port error",))
+            raise VerbsError(kind, f"{request.do} failed", call="ibv_x")
+        stream = RailStream(direction=request.direction, nbytes=8, seconds=2.0, work_s=1.0)
+        arrival = RailArrival(direction=request.direction, checked_bytes=8, arrived_bytes=8, wrong_bytes=0)
+        return Answer(
+            address=replace(_AT, device=self._name) if request.do in ("open", "renew", "connect") else None,
+            half_round_trip_us=(1.0, 2.0) if request.do == "ping" else (), stream=stream if request.writes else None,
+            arrival=arrival if request.do == "verify" else None,
+        )  # fmt: skip
+
+
+def _outcome(end: Any) -> list[Any]:
+    """What one end found, without its times."""
+    found = end.streams, end.arrivals, end.half_round_trip_us, end.own, end.peer, end.events
+    steps = [name for name, _ in end.steps]
+    return [end.failures, " ".join(steps), *(each and (len(each) if isinstance(each, tuple) else 1) for each in found)]
+
+
+def _rail_ends_inputs() -> Rows:
+    """What both ends of a rail make of each call that fails, of an end that waits, and of messages that are none."""
+    steps_ = ("open", "connect", "ping", "prepare", "stream", "verify", "renew")
+    failing = [({step: kind}, {}) for step, kind in product(steps_, ("completion", "died"))]
+    failing += [({}, {}), ({"stream": "waits"}, {"stream": "refused"}), ({"stream": "completion", "renew": "late"}, {})]
+    for (one, two), leads in product(failing, (True, False)):
+        fails, began = {True: one if leads else two, False: two if leads else one}, list[str]()
+        asked: dict[bool, list[str]] = {True: [], False: []}
+        children = iter([_Child("left", fails[True], asked[True]), _Child("right", fails[False], asked[False])])
+
+        async def played(began: list[str] = began) -> list[Any]:
+            async def before(name: str) -> None:
+                began.append(name)
+
+            test = RailTest(round_trips=4, seconds=2.0, setup_seconds=3.0, directions=("out", "in", "both"))
+            until = time.monotonic() + 60.0
+            sides = zip(("left", "right"), channels(), (True, False), (before, None), strict=True)
+            return await asyncio.gather(*(
+                pair.run_rail(RailPort(device=name), test, leads=first, channel=side, deadline=until, before=own)
+                for name, side, first, own in sides))  # fmt: skip
+
+        with instead(pair, VerbsChild=children.__next__), mock.patch.object(pair, "_AFTER_S", 0.0):
+            ends_ = asyncio.run(played())
+        yield f"{one} {two} {leads}", *map(_outcome, ends_), began, *([] if one else (asked[True], asked[False]))
+    for number, message in enumerate(_ODD):
+
+        async def alone(message: dict[str, Any] = message) -> Any:
+            here, there = channels()
+            here.inbox.put_nowait(message)
+            test, until = RailTest(round_trips=4, seconds=0.0, setup_seconds=0.0), time.monotonic() + 0.05
+            end = await pair.run_rail(RailPort(device="left"), test, leads=True, channel=here, deadline=until)
+            return *_outcome(end), there.inbox.qsize()
+
+        with instead(pair, VerbsChild=lambda: _Child("left", {}, [])), mock.patch.object(pair, "GRACE_S", 0.0):
+            yield f"message {number}", *asyncio.run(alone())
+
+
 FUNCTIONS = in_all_words({
     "rows-of-ranks": _rows_inputs, "clocks": _clocks_inputs, "rooms": _rooms_inputs,
-    "steps-of-ranks": _training_inputs, "in-groups": _in_groups_inputs, "ends": _ends_inputs, "slots": _slots_inputs,
-    "verbs": _verbs_inputs,
+    "steps-of-ranks": _training_inputs, "in-groups": _in_groups_inputs, "rail-ends": _rail_ends_inputs,
+    "ends": _ends_inputs, "slots": _slots_inputs, "verbs": _verbs_inputs,
 })  # fmt: skip

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ncclprobe.model.ops import DTYPES, OPS, REDOPS
+from ncclprobe.model.ops import DTYPES, REDOPS
 from ncclprobe.probes import collectives
-from ncclprobe.probes.buffers import PERIOD, Buffers, Pattern, allocate, pattern
+from ncclprobe.probes.buffers import PERIOD, Pattern, pattern
 from ncclprobe.probes.collectives import Slice
 from tests.each_row import each_row
 
@@ -23,30 +23,6 @@ KiB, GiB = 1 << 10, 1 << 30
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum,
 }  # fmt: skip
-
-
-@pytest.fixture
-def buffers() -> Buffers:
-    """64 KiB to send from and to receive in, counting up from 0 and down from -1."""
-    buffers = allocate(64 * KiB, torch.float32, CPU)
-    torch.arange(16 * KiB, out=buffers.send)
-    torch.arange(-1, -16 * KiB - 1, -1, out=buffers.recv)
-    return buffers
-
-
-@each_row("nbytes", [1000, 4096, 30000])
-@each_row("name", OPS)
-def test_slots_are_as_long_as_the_shape_says_and_do_not_overlap(buffers: Buffers, name: str, nbytes: int) -> None:
-    op = OPS[name]
-    shape = op.shape(nbytes, 3, 4)
-    assert op.places
-    for place in op.places:
-        used: set[int] = set()
-        for send, recv in buffers.views(shape, place, rank=2, most=1000):
-            assert (len(send) * 4, len(recv) * 4) == (shape.send_bytes, shape.recv_bytes)
-            bytes_used = set(range(recv.data_ptr(), recv.data_ptr() + shape.recv_bytes))
-            assert not used & bytes_used
-            used |= bytes_used
 
 
 # What is sent, and what must be received.

@@ -18,7 +18,7 @@ from fake_verbs import QUICK, Channel, both, channels, device, infiniband
 
 from ncclprobe.host import own_child
 from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import abi, pair
 from ncclprobe.probes.verbs import library as verbs_library
 from ncclprobe.probes.verbs.library import Library, VerbsError
@@ -355,38 +355,6 @@ def alone(library: Path, folder: Path, channel: Channel, patience_s: float) -> R
     """Test a rail whose other end is no more than `channel`."""
     with fake_verbs.variables(fake_verbs.environment(library, folder, device("left", 1))):
         return asyncio.run(run_rail(LEFT, QUICK, leads=True, channel=channel, deadline=time.monotonic() + patience_s))
-
-
-def test_an_other_end_that_says_nothing_is_waited_for_until_the_deadline(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pair, "GRACE_S", 0.2)
-    outcome = alone(library, tmp_path, channels()[0], 5.0)
-    assert [(failure.kind, failure.text) for failure in outcome.failures] == [("channel", "the other end said nothing")]
-    assert outcome.own
-
-
-@each_row("message", [{"failure": {"step": "open", "kind": "gone", "text": ""}}, {"address": {"device": "right"}}])
-def test_another_end_that_talks_nonsense_is_no_other_end(
-    library: Path, tmp_path: Path, message: dict[str, Any]
-) -> None:
-    here, there = channels()
-    there.other.inbox.put_nowait(message)
-    (failure,) = alone(library, tmp_path, here, 60.0).failures
-    assert (failure.kind, "sent an invalid message" in failure.text) == ("channel", True)
-
-
-def test_an_address_that_is_none_is_refused_before_it_reaches_the_library(library: Path, tmp_path: Path) -> None:
-    """A GID that is no GID, or other queue pairs than were asked for."""
-    with fake_verbs.variables(fake_verbs.environment(library, tmp_path, device("left", 1), device("right", 2))):
-        left, _ = asyncio.run(both(LEFT, RIGHT, WORD))
-    assert left.peer
-    for wrong in (replace(left.peer, gid="zz" * 16), replace(left.peer, queue_pairs=())):
-        here, there = channels()
-        here.inbox.put_nowait({"failure": None, "address": asdict(wrong)})
-        (failure,) = alone(library, tmp_path, here, 60.0).failures
-        assert failure.kind == "channel"
-        assert there.inbox.qsize() >= 1
 
 
 # The library.
