@@ -21,6 +21,7 @@ from report.html import made
 from ncclprobe import commands
 from ncclprobe.commands.arguments import BRIEF
 from ncclprobe.commands.demo import DEMOS
+from ncclprobe.commands.deploy import FILES
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import asdict, replace
@@ -287,7 +288,7 @@ def _jobs_as_json_inputs(folder: Path) -> Rows:
         yield f"3 machines {form}", ["doctor", *sick, "--no-config", *form.split()]
 
 
-def _help_inputs(_: Path) -> Rows:
+def _help_inputs(folder: Path) -> Rows:
     """Each default, limit and exit code that the pages of commands state; and what the demos print."""
     for command in sorted(commands.COMMANDS):
         yield command, [command, "--help-all"]
@@ -297,6 +298,8 @@ def _help_inputs(_: Path) -> Rows:
         yield f"fleet {word}", ["fleet", word, "--help"]
     for name in DEMOS:
         yield f"demo {name}", ["demo", name]
+    for name in FILES:
+        yield f"deploy {name}", ["deploy", name, str(folder)]
 
 
 COMMANDS: Mapping[str, Callable[[Path], Rows]] = {

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from ncclprobe.checks.env import fixtures
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import collect
@@ -23,7 +24,12 @@ from ncclprobe.engine.measured import (
     weighed,
 )
 from ncclprobe.expect import bands
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import System
+from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.run.samples import Localised, Participants, RunRequest
+from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.logs.read import JobFiles
@@ -32,8 +38,8 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail
 from ncclprobe.model.measurement import Expectation, SkippedRow
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.registry import Collector, Source, discover, source_of
-from ncclprobe.model.report import Report, placed
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.report import NodeEnvironment, Report, placed
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from ncclprobe.report import text
@@ -244,6 +250,45 @@ def test_a_report_on_captures_says_when_they_were_taken_and_one_on_this_machine_
     now = diagnose(question, [Snapshot("n1", {})])
     assert now.taken == {}
     assert "captured" not in text.render(now).splitlines()[0]
+
+
+def environment(*facts: Any) -> NodeEnvironment:
+    found = {type(fact): fact for fact in facts}
+    return diagnose(ask(Judging(), ("doctor",), Job()), [Snapshot("n0", found)]).environment["n0"]
+
+
+def test_the_environment_of_a_node_has_its_versions_counters_and_a_digest_of_its_gpus() -> None:
+    ports = [fixtures.port(f"mlx5_{n}", counters=(("link_downed", n), ("x", 9))) for n in range(3)]
+    devices = [replace(each, firmware="30" if n == 0 else "28")
+               for n, each in enumerate(fixtures.fabric(*ports).devices)]  # fmt: skip
+    lost = Interfaces(tuple(replace(fixtures.interface(f"eth{n}", n, "10.0.0.5"), carrier_changes=n)
+                            for n in range(6)))  # fmt: skip
+    gpus = fixtures.gpus(3)
+    gpus = replace(gpus, all=tuple(replace(each, ecc_ever=n or Absent("no")) for n, each in enumerate(gpus.all)))
+    system = System("n0", "6.8", "x86_64", "Rocky 9", "0123456789")
+    software = Software({"torch": "2.9.1", "nvidia-nccl-cu12": "2.28.9"}, (NcclLibrary((2, 28, 9), "x"),))
+    plugins = Plugins(
+        (Plugin("/p", "net", "ofi", True, ("Libfabric",), (11, 10), "1.17"), Plugin("/q", "net", "", True))
+    )
+    whole = environment(system, software, gpus, Fabric(tuple(devices)), lost, plugins)
+    assert whole.versions == {
+        "kernel": "6.8", "distribution": "Rocky 9", "torch": "2.9.1", "nvidia-nccl-cu12": "2.28.9", "nccl": "2.28.9",
+        "driver": "550.127.08", "cuda": "12.4", "NIC firmware": "28 (mlx5_[1-2]), 30 (mlx5_0)",
+        "net plugin": "Libfabric v11, 1.17",
+    }  # fmt: skip
+    assert whole.counters == {
+        "mlx5_1:1 link_downed": 1, "mlx5_2:1 link_downed": 2, "eth3 carrier lost": 1, "eth4 carrier lost": 1,
+        "eth5 carrier lost": 2, "GPU1 uncorrectable ECC": 1, "GPU2 uncorrectable ECC": 2,
+    }  # fmt: skip
+    assert (whole.boot, len(whole.gpus)) == ("01234567", 8)
+    assert environment(replace(gpus, all=gpus.all[::-1])).gpus == whole.gpus
+    assert environment(replace(gpus, all=gpus.all[1:])).gpus not in (whole.gpus, "")
+    assert environment(replace(gpus, all=(*gpus.all[:2], replace(gpus.all[2], uuid="")))).gpus == ""
+    some = (devices[1], devices[2], replace(devices[0], firmware=Absent("no")), replace(devices[0], firmware=""))
+    assert environment(Fabric(some)).versions["NIC firmware"] == "28"
+    bare = environment(replace(system, distribution="", boot_id=None), Software({}, ()))
+    assert (bare.versions["nccl"], bare.versions["distribution"], bare.boot) == ("none found", None, "")
+    assert environment() == NodeEnvironment(dict.fromkeys(("kernel", "torch", "nccl", "driver")))
 
 
 def pair(src: int, dst: int, GBps: float, **more: Any) -> PairRow:

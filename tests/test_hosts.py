@@ -37,7 +37,7 @@ def named(tmp_path: Path, words: Sequence[str]) -> tuple[str, ...]:
     return hosts.named(parser.parse_args(words)).names
 
 
-def test_host_files_of_mpirun_and_ranges_of_slurm_are_read(tmp_path: Path) -> None:
+def test_host_files_of_mpirun_and_ranges_of_slurm_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, wrong = tmp_path / "hosts", {}
     for text, names in HOSTFILES.items():
         file.write_text(text)
@@ -45,6 +45,8 @@ def test_host_files_of_mpirun_and_ranges_of_slurm_are_read(tmp_path: Path) -> No
             wrong[text] = found
     assert wrong == {}
     assert named(tmp_path, ["--hosts", "a,n[1-2]"]) == ("a", "n1", "n2")
+    monkeypatch.setenv("NCCLPROBE_HOST", "1")  # it was started on one of them
+    assert named(tmp_path, ["--hosts", "a,n[1-2]", "--remote-python", "p"]) == ()
 
 
 def answered(*gpus: int) -> list[here.Call]:

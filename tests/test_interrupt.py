@@ -75,6 +75,11 @@ LATE = "ncclprobe: --timeout ran out, and something kept this process; nothing w
     ("body", "code", "said"),
     [
         ("def main(argv): return 3", 3, ""),
+        ("class A:\n def __del__(self): raise MemoryError\ndef main(argv):\n A()\n return 0", 0, ""),
+        *(
+            (f"def main(argv):\n signals.end_by({seconds})\n return signal.getitimer(0)[0] > 0", code, "")
+            for seconds, code in (("9e6", 1), ("1e7", 0), ("float('inf')", 0))
+        ),
         *(
             (NO_START.format(error), code, f"ncclprobe: {why}; nothing was judged\n")
             for error, code, why in (

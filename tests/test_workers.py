@@ -24,6 +24,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 
 CAPTURES = Path(__file__).parent / "captures"
 MODEL = CAPTURES / "hgx-h200.jsonl"
@@ -90,10 +91,14 @@ def test_the_first_capture_that_is_none_is_refused(monkeypatch: pytest.MonkeyPat
 def test_few_captures_and_pasted_texts_stay_in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paths = fleet.write(MODEL, 2, tmp_path)
     checks = diagnose.every_check(diagnose.MACHINE)
-    assert workers.suits(paths, checks) or workers.cores() == 1
     paste = tmp_path / "env.txt"
     paste.write_text("NCCL_DEBUG=INFO\n")
     assert not workers.suits([*paths, paste], checks)
+    own = replace(checks[0], origin="of a site")
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    assert [workers.suits(paths, each) for each in (checks, (), (*checks, own))] == [True, True, False]
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    assert not workers.suits(paths, checks)
     monkeypatch.setattr(workers, "Workers", None)
     assert [node.name for node in judged(paths).nodes] == ["n0", "n1"]
 
