@@ -101,9 +101,7 @@ COMPARED: dict[str, tuple[Report | str, Report | str]] = {
         report(row(100), checks=(FRESH,), environment={"n0": NodeEnvironment({"nccl": "2.28"})},
                fingerprint=Fingerprint({"gpu": "7 x NVIDIA H100"})),
     ),
-    "within noise, of several sizes": (
-        report(*NOISY, *(row(100, nbytes=1 << n) for n in (3, 10, 20))), report(*NOISY),
-    ),
+    "within noise, of several sizes": (report(*NOISY, *(row(100, nbytes=1 << n) for n in (3, 10, 20))), report(*NOISY)),
     "a new failure": (report(row(100)), report(row(100), **FAILED)),
     "an old failure": (report(row(100), **FAILED), report(row(100), **FAILED)),
     "a warning that fails now": (report(row(100), checks=(FRESH,)), report(row(100), **FAILED)),
@@ -116,19 +114,15 @@ COMPARED: dict[str, tuple[Report | str, Report | str]] = {
     "wrong data before": (report(row(100, wrong=2)), report(row(100, wrong=1))),
     "cut by a signal, with a row less": (report(row(100), row(100, nbytes=8)), report(row(100), **CUT)),
     "cut by a signal, with all rows": (report(row(100)), report(row(100), **CUT)),
-    "a row was left out": (
-        report(row(100), row(100, nbytes=8)),
-        report(row(100), skipped_rows=(SkippedRow("all_reduce", 8, "time", "x"),)),
-    ),
+    "a row was left out": (report(row(100), row(100, nbytes=8)),
+                           report(row(100), skipped_rows=(SkippedRow("all_reduce", 8, "time", "x"),))),
     "one slower, one faster, one unsure": (
         report(*(row(100, nbytes=1 << n) for n in (10, 20, 22, 24))),
         report(*(row(busbw, half, nbytes=1 << n) for n, busbw, half in
                  ((10, 70, 0.01), (20, 150, 0.01), (22, 70, 0.4), (24, 101, 0.01)))),
     ),
-    "settings of two nodes": (
-        report(row(100), environment={"n0": SET_ON["old"], "n1": SET_ON["old"]}),
-        report(row(100), environment={"n0": SET_ON["new"], "n1": SET_ON["old"]}),
-    ),
+    "settings of two nodes": (report(row(100), environment={"n0": SET_ON["old"], "n1": SET_ON["old"]}),
+                              report(row(100), environment={"n0": SET_ON["new"], "n1": SET_ON["old"]})),
     "settings": (report(environment={"n0": SET_ON["old"]}), report(environment={"n0": SET_ON["new"]})),
     "settings of a run and a baseline": (text(row(91.75)), report(row(91.75), environment={"n0": SET_ON["new"]})),
     "other settings in the fingerprint": (
@@ -136,9 +130,8 @@ COMPARED: dict[str, tuple[Report | str, Report | str]] = {
         report(row(100), fingerprint=replace(MACHINE, topology="def", software={"settings": "NCCL_ALGO=Ring"})),
     ),
     "without a fingerprint": (report(row(100), fingerprint=None), report(row(100))),
-    "many new findings": (
-        report(row(100)), report(row(100), checks=tuple(replace(GONE, node=f"n{n}") for n in range(25)))
-    ),
+    "many new findings": (report(row(100)),
+                          report(row(100), checks=tuple(replace(GONE, node=f"n{n}") for n in range(25)))),
     # Runs of nccl-tests.
     "nccl-tests and ours": (text(row(91.75)), report(row(91.75))),
     "nccl-tests and ours, slower": (text(row(91.75)), report(SLOW)),
@@ -157,9 +150,8 @@ OWN = report(replace(ROW, busbw_GBps=91.75, time_us=replace(ROW.time_us, mean=20
 BASELINES: dict[str, tuple[Files, str]] = {
     "three runs": ({f"{n}.json": report(row(100.0 + n), row(200.0, nbytes=1 << 21)) for n in range(3)}, ""),
     "its report expected more": ({"a.json": report(row(100, expectation=MODEL, status="pass"))}, ""),
-    "its report expected more, accepted": (
-        {"a.json": report(row(100, expectation=MODEL, status="pass"))}, "--accept-low"
-    ),
+    "its report expected more, accepted": ({"a.json": report(row(100, expectation=MODEL, status="pass"))},
+                                           "--accept-low"),
     **{
         f"its report expected more by a {basis}": (
             {"a.json": report(row(100, expectation=replace(MODEL, basis=basis), status="pass"))}, "--machine dgx-h100"
@@ -169,9 +161,8 @@ BASELINES: dict[str, tuple[Files, str]] = {
     "its report knows too little": ({"a.json": report(row(100, expectation=replace(MODEL, threshold=0.0)))}, ""),
     "a machine by name expects more": ({"a.json": LOW}, "--machine dgx-h100"),
     "gloo, of a machine by name": ({"a.json": report(row(20.0, nbytes=1 << 30, backend="gloo"))}, "--machine dgx-h100"),
-    "uneven, of a machine by name": (
-        {"a.json": report(row(20.0, nbytes=1 << 30, ranks=9, nodes=2))}, "--machine dgx-h100"
-    ),
+    "uneven, of a machine by name": ({"a.json": report(row(20.0, nbytes=1 << 30, ranks=9, nodes=2))},
+                                     "--machine dgx-h100"),
     "small, of a machine by name": ({"a.json": report(row(20.0, nbytes=8))}, "--machine dgx-h100"),
     "some rows are refused": ({"a.json": report(row(100), row(100, nbytes=1 << 21, wrong=3))}, ""),
     "a copy counts once": ({"a.json": report(row(100)), "b.json": report(row(100))}, ""),
@@ -227,10 +218,8 @@ SET = fingerprint_of({}, Participants("torchrun", 2, ("n0", "n0"), "nccl", setti
     [
         (MACHINE, replace(MACHINE, software={"nccl": "2.29.1"}), 1, True, "was taken: nccl: 2.28.9 -> 2.29.1", ""),
         (NO_LIMIT, replace(MACHINE, software=SET.software), 1, True, "", "settings: none -> NCCL_MAX_NCHANNELS=1"),
-        (
-            MACHINE, Fingerprint({"gpu": "8 x NVIDIA A100"}), 0, False,
-            "no baseline: | gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100 (baseline -> now)", "",
-        ),
+        (MACHINE, Fingerprint({"gpu": "8 x NVIDIA A100"}), 0, False,
+         "no baseline: | gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100 (baseline -> now)", ""),
         (None, MACHINE, 1, True, "does not name its machine", ""),
     ],
 )  # fmt: skip

@@ -108,16 +108,12 @@ _NONE = "no rank of a job was found on n0, n1{}; --pid PID names one that sets R
     ("facts", "why"),
     [
         ([LocalRanks(()), LocalRanks(())], _NONE.format("")),
-        (
-            [LocalRanks((), hidden=2), LocalRanks((), hidden=3)],
-            _NONE.format("; 5 Python processes of other users run there; attach as the job's user or as root"),
-        ),
+        ([LocalRanks((), hidden=2), LocalRanks((), hidden=3)],
+         _NONE.format("; 5 Python processes of other users run there; attach as the job's user or as root")),
         ([LocalRanks(()), Absent("no /proc")], "n1: ranks cannot be examined: no /proc"),
         ([LocalRanks((), others=OTHERS[:2]), LocalRanks(())], "n0 runs 2 jobs; choose one with --pid, one of 100, 101"),
-        (
-            [LocalRanks((), others=OTHERS)],
-            f"n0 runs 25 jobs; choose one with --pid, one of {', '.join(map(str, range(100, 120)))}",
-        ),
+        ([LocalRanks((), others=OTHERS)],
+         f"n0 runs 25 jobs; choose one with --pid, one of {', '.join(map(str, range(100, 120)))}"),
     ],
 )  # fmt: skip
 def test_a_look_without_the_ranks_of_one_job_is_refused_with_what_to_do(facts: list[Any], why: str) -> None:

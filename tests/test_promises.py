@@ -103,12 +103,8 @@ FULL = "the memory of GPU 1 is full"
         (oom("2.00 GiB", "2.99 GiB"), FULL), (oom("512.00 MiB", "1.49 GiB"), FULL),
         (oom("512.00 MiB", "1.51 GiB"), LIMIT.format(2)), (oom("900.00 KiB", "1020.00 MiB"), FULL),
         (oom("2.00 GiB", "40.00 GiB"), LIMIT.format(40)),
-        (
-            oom(
-                "2.00 GiB", "1.00 GiB", " Process 7 has 30.00 GiB memory in use. Process 8 has 9.00 GiB memory in use."
-            ),
-            f"{FULL}, 2 processes besides this one",
-        ),
+        (oom("2.00 GiB", "1.00 GiB", " Process 7 has 30.00 GiB memory in use. Process 8 has 9.00 GiB memory in use."),
+         f"{FULL}, 2 processes besides this one"),
     ],
 )  # fmt: skip
 def test_the_gpu_whose_memory_is_full_is_the_one_that_torch_names(line: str, named: str, tmp_path: Path) -> None:

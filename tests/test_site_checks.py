@@ -165,19 +165,15 @@ def conditional(raised: str) -> str:
 
 BROKEN = {
     "raises": (CHECK.replace("{body}", "raise KeyError('x'); yield"), "the check itself failed: KeyError: 'x'"),
-    "raises what is no Exception": (
-        CHECK.replace("{body}", "raise SystemExit(0); yield"), "itself failed: SystemExit: 0"
-    ),
+    "raises what is no Exception": (CHECK.replace("{body}", "raise SystemExit(0); yield"),
+                                    "itself failed: SystemExit: 0"),
     "yields no finding": (CHECK.replace("{body}", "yield 'memory is little'"), "it yielded str instead of a finding"),
-    "yields a finding that is none": (
-        CHECK.replace("{body}", "yield fail(3, 'is little')"), "Expected `str`, got `int`"
-    ),
-    "does not end": (
-        CHECK.replace("{body}", "import time\n    time.sleep(60); yield"), "the check did not finish within 0.2 s"
-    ),
-    "finds too much": (
-        CHECK.replace("{body}", "yield from [fail('a', 'b')] * 9"), "the check returned more than 5 findings"
-    ),
+    "yields a finding that is none": (CHECK.replace("{body}", "yield fail(3, 'is little')"),
+                                      "Expected `str`, got `int`"),
+    "does not end": (CHECK.replace("{body}", "import time\n    time.sleep(60); yield"),
+                     "the check did not finish within 0.2 s"),
+    "finds too much": (CHECK.replace("{body}", "yield from [fail('a', 'b')] * 9"),
+                       "the check returned more than 5 findings"),
     "its condition raises": (conditional("KeyError('x')"), "the check itself failed: KeyError: 'x'"),
     "its condition leaves": (conditional("SystemExit(3)"), "the check itself failed: SystemExit: 3"),
     "its file does not parse": ("def", "its import raises SyntaxError"),

@@ -223,37 +223,23 @@ BY_ADDRESS = ("--master-addr", "10.77.0.1")
 DEBIAN = "every node's own name is 127.0.1.1"
 ROWS = (
     Row("nothing is wrong", lambda lab: None, (), WELL, hosts=2, nics=2, gpus=True, timeout_s=120.0),
-    Row(
-        "MASTER_ADDR resolves nowhere", lambda lab: None,
+    Row("MASTER_ADDR resolves nowhere", lambda lab: None,
         (Named("launch.master", subject="nosuch", blame="job", by="n1"), MISSING), also=("launch.master",), hosts=2,
-        words=("--master-addr", "nosuch"),
-    ),
-    Row(
-        "MASTER_ADDR is a loopback address on one node", _own_name("127.0.1.1", name="n0"),
-        (Named("launch.master", subject="n0", says="127.0.1.1", blame="node", by="n1"), MISSING),
-    ),
-    Row(
-        "MASTER_PORT is filtered for one node alone",
-        lambda lab: _use(lab, faults.filtered(lab["n0"], port=PORT, peer=lab["n1"])), (_cut_off("filtered"), MISSING),
-    ),
-    Row(
-        "MASTER_PORT is refused by a firewall on rank 0's node",
+        words=("--master-addr", "nosuch")),
+    Row("MASTER_ADDR is a loopback address on one node", _own_name("127.0.1.1", name="n0"),
+        (Named("launch.master", subject="n0", says="127.0.1.1", blame="node", by="n1"), MISSING)),
+    Row("MASTER_PORT is filtered for one node alone",
+        lambda lab: _use(lab, faults.filtered(lab["n0"], port=PORT, peer=lab["n1"])), (_cut_off("filtered"), MISSING)),
+    Row("MASTER_PORT is refused by a firewall on rank 0's node",
         lambda lab: _use(lab, faults.rules(lab["n0"], [f"tcp dport {PORT} reject with tcp reset"])),
-        (_cut_off("refused"), MISSING), also=("launch.master",), hosts=2,
-    ),
-    Row(
-        "MASTER_PORT is taken by another service, which says garbage", _taken,
+        (_cut_off("refused"), MISSING), also=("launch.master",), hosts=2),
+    Row("MASTER_PORT is taken by another service, which says garbage", _taken,
         (Named("launch.port", ("n0",), "29500", "MASTER_PORT", blame="job"), _cut_off("foreign")),
-        also=("launch.master",), hosts=2,
-    ),
-    Row(
-        "a node's doctor is killed while it talks to rank 0", lambda lab: None, (Named("sync.nodes", subject="n1"),),
-        (4, -9, None), instead=(MISSING,), also=(MESH,), kill=True, timeout_s=20.0,
-    ),
-    Row(
-        "a node has another token", _env(NCCLPROBE_TOKEN="of another run of the lab"),
-        (_cut_off("stranger"), Named("sync.nodes", ("node 1",), "stranger", "node")), hosts=2,
-    ),
+        also=("launch.master",), hosts=2),
+    Row("a node's doctor is killed while it talks to rank 0", lambda lab: None, (Named("sync.nodes", subject="n1"),),
+        (4, -9, None), instead=(MISSING,), also=(MESH,), kill=True, timeout_s=20.0),
+    Row("a node has another token", _env(NCCLPROBE_TOKEN="of another run of the lab"),
+        (_cut_off("stranger"), Named("sync.nodes", ("node 1",), "stranger", "node")), hosts=2),
     Row(
         "the interface in NCCL_SOCKET_IFNAME is on another subnet on one node",
         _elsewhere,
@@ -263,27 +249,17 @@ ROWS = (
         gpus=True,
         nics=2,
     ),
-    Row(
-        "one pair of nodes cannot connect in one direction", _new_connections("drop", peer="n2"),
-        (Named(MESH, BOTH, "from n2 to n1", "n2 -> n1"),), IN_PART,
-    ),
-    Row(
-        "new connections to one node's ephemeral ports are refused", _new_connections("reject with tcp reset"),
-        (Named(MESH, says="refused"),), ONE_IS_BAD,
-    ),
-    Row(
-        "packets above 1400 bytes vanish on their way out of one node",
+    Row("one pair of nodes cannot connect in one direction", _new_connections("drop", peer="n2"),
+        (Named(MESH, BOTH, "from n2 to n1", "n2 -> n1"),), IN_PART),
+    Row("new connections to one node's ephemeral ports are refused", _new_connections("reject with tcp reset"),
+        (Named(MESH, says="refused"),), ONE_IS_BAD),
+    Row("packets above 1400 bytes vanish on their way out of one node",
         lambda lab: _use(lab, faults.mtu_black_hole(lab["n1"])),
-        (Named("path.mtu", N1, "out of n1", "n1", blame="node"),), ONE_IS_BAD,
-    ),
-    Row(
-        "packets above 1400 bytes vanish on their way from one node, and nobody says so", _dropped_by_size,
-        (Named("path.mtu", N1, "they pass in packets of 1280 bytes", "n1", blame="link"),), ONE_IS_BAD,
-    ),
-    Row(
-        "one in twenty packets into one node is lost", lambda lab: _use(lab, faults.lossy(lab["n1"], 5)),
-        (Named("path.loss", N1, "into n1", "n1", blame="link", severity="warn"),), WELL,
-    ),
+        (Named("path.mtu", N1, "out of n1", "n1", blame="node"),), ONE_IS_BAD),
+    Row("packets above 1400 bytes vanish on their way from one node, and nobody says so", _dropped_by_size,
+        (Named("path.mtu", N1, "they pass in packets of 1280 bytes", "n1", blame="link"),), ONE_IS_BAD),
+    Row("one in twenty packets into one node is lost", lambda lab: _use(lab, faults.lossy(lab["n1"], 5)),
+        (Named("path.loss", N1, "into n1", "n1", blame="link", severity="warn"),), WELL),
     Row(
         "one node's card sends 3 Mbit/s",
         lambda lab: _use(lab, faults.shaped(lab["n1"], 3)),
@@ -291,31 +267,19 @@ ROWS = (
         ONE_IS_BAD,
         also=("path.loss",),  # a shaper that is full drops packets
     ),
-    Row(
-        "packets of one node's second card leave by its first", _leaves_by_the_first,
+    Row("packets of one node's second card leave by its first", _leaves_by_the_first,
         (Named("path.route", N1, "leave through eth0", "n1", severity="warn"),), WELL, also=("launch.master",), nics=2,
-        gpus=True,
-    ),
-    Row(
-        "two nodes have one address on their second card",
+        gpus=True),
+    Row("two nodes have one address on their second card",
         lambda lab: _use(lab, faults.addressed(lab["n1"], *lab["n2"].addresses(1), nic=1)),
-        (Named("sync.identity", BOTH, subject="10.77.1."),), IN_PART, nics=2, gpus=True,
-    ),
-    Row(
-        "one node's clock is three minutes ahead", lambda lab: _use(lab, faults.clock_off(lab["n1"], 180)),
-        (Named("sync.clock", N1, "n1 is 180 s ahead", severity="warn"),), WELL,
-    ),
-    Row(
-        f"{DEBIAN}, as Debian writes it", _own_name("127.0.1.1", on=("n0", "n1")),
-        (Named(GROUP, ("n0", "n1"), "127.0.1.1", blame="image"),), also=("launch.names",), hosts=2, words=BY_ADDRESS,
-    ),
-    Row(
-        f"{DEBIAN}, under NCCL", _own_name("127.0.1.1", on=("n0", "n1")),
+        (Named("sync.identity", BOTH, subject="10.77.1."),), IN_PART, nics=2, gpus=True),
+    Row("one node's clock is three minutes ahead", lambda lab: _use(lab, faults.clock_off(lab["n1"], 180)),
+        (Named("sync.clock", N1, "n1 is 180 s ahead", severity="warn"),), WELL),
+    Row(f"{DEBIAN}, as Debian writes it", _own_name("127.0.1.1", on=("n0", "n1")),
+        (Named(GROUP, ("n0", "n1"), "127.0.1.1", blame="image"),), also=("launch.names",), hosts=2, words=BY_ADDRESS),
+    Row(f"{DEBIAN}, under NCCL", _own_name("127.0.1.1", on=("n0", "n1")),
         (Named(GROUP, ("n0", "n1"), "gloo groups of this job", severity="warn"),), WELL, hosts=2, gpus=True,
-        words=BY_ADDRESS,
-    ),
-    Row(
-        "gloo's card is closed on one node, under NCCL", _third_card_closed,
-        (Named(MESH, N1, "gloo groups of this job", severity="warn"),), WELL, also=("env.ifname",), gpus=True, nics=3,
-    ),
+        words=BY_ADDRESS),
+    Row("gloo's card is closed on one node, under NCCL", _third_card_closed,
+        (Named(MESH, N1, "gloo groups of this job", severity="warn"),), WELL, also=("env.ifname",), gpus=True, nics=3),
 )  # fmt: skip
