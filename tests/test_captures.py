@@ -75,6 +75,29 @@ def test_a_report_on_texts_alone_cites_the_text_and_not_a_call() -> None:
     assert captures.said_of_texts(whole, [*nodes, Snapshot("n2", {})]) == whole
 
 
+def test_captures_beside_a_log_show_if_the_check_had_found_its_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("hgx-h100", "dgx-1v", "aws-p4d"):
+        Path(f"{name}.jsonl").write_bytes((zoo.CAPTURES / f"{name}.jsonl").read_bytes())
+    for name in "abcd":
+        Path(f"{name}.md").write_bytes((zoo.CAPTURES.parents[1] / "README.md").read_bytes())
+    Path("job.log").write_text("n1:7:7 [0] NCCL WARN Bootstrap : no socket interface found\n")
+    left = (
+        "left out: ./a.md, ./b.md, ./c.md and 1 more, because they look like documents, not logs; name one to read it"
+    )
+    for machines, nodes in (("dgx-1v.jsonl …", "aws-p4d,dgx-1v,hgx-h100"), ("hgx-h100.jsonl", "aws-p4d,hgx-h100")):
+        assert main(["explain", ".", "--json", "-", "--no-config"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        doctor = (
+            f"this answer leaves out the findings on these machines: `ncclprobe doctor ./aws-p4d.jsonl ./{machines}`"
+        )
+        assert found["notes"] == [left, doctor]
+        assert found["causes"][0]["checked"] == f" (captures: it passed on {nodes})"
+        Path("dgx-1v.jsonl").unlink(missing_ok=True)
+
+
 def test_many_captures_are_counted_before_any_detail() -> None:
     lines = text.render(judged(*SICK)).splitlines()
     assert (len(SICK) > 60, len(lines) < 250) == (True, True)

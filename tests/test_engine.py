@@ -95,6 +95,24 @@ def test_a_collector_that_fails_is_absent_and_the_others_have_their_facts(
     assert (facts[Shade].refused, why in facts[Shade].why) == (refused, True)
 
 
+def test_a_collector_that_ends_its_thread_or_gets_none_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    @collector
+    def broken(host: Host) -> Shade:
+        raise AssertionError
+
+    said = {("read", "/colour"): "red"}
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)
+    facts = collect(answers(said), [broken, colour_of], at_once=True)
+    assert facts == {Shade: Absent("its collector failed; the reason is on stderr"), Colour: Colour("red")}
+
+    def full(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", full)
+    monkeypatch.setattr("ncclprobe.engine.collect._BEGIN_S", 0.01)
+    assert collect(answers(said), [shade_of, colour_of], at_once=True)[Shade] == Shade("dark red")
+
+
 def test_a_tenth_of_the_time_is_left_to_judge_but_a_second_or_half_of_it() -> None:
     given = {120.0: 108.0, 20.0: 18.0, 10.0: 9.0, 5.0: 4.0, 2.0: 1.0, 1.0: 0.5}
     assert {timeout_s: look_s(timeout_s) for timeout_s in given} == given

@@ -303,7 +303,8 @@ def _other_files(left: JobFiles) -> Iterator[str]:
     if left.left_out:
         yield f"left out: {first_of(left.left_out, 3)}, because they look like documents, not logs; name one to read it"
     if left.captures and not left.facts.keys() - {JobLog}:
-        yield f"this answer leaves out the findings on these machines: `ncclprobe doctor {first_of(left.captures, 2)}`"
+        shown = " ".join(left.captures[:2]) + " …" * (len(left.captures) > 2)
+        yield f"this answer leaves out the findings on these machines: `ncclprobe doctor {shown}`"
 
 
 def _attempts(left: JobFiles) -> Iterator[str]:
