@@ -53,11 +53,8 @@ def test_what_is_pasted_is_judged_and_looked_up() -> None:
         ("explain", {"text": log}, "iface-missing"), ("doctor", {"text": ENV}, "NCCL_IB_DISABLE"),
         ("doctor", {"text": ENV, "backend": "gloo"}, "gloo"),
         ("expect", {"machine": "dgx-h100", "nodes": 2}, "it fails; published"),
-        (
-            "expect",
-            {"machine": "8 x H100 PCIe, 2 sockets", "sizes": [64]},
-            "8 x H100 PCIe, 2 sockets, 1 nodes: composed",
-        ),
+        ("expect", {"machine": "8 x H100 PCIe, 2 sockets", "sizes": [64]},
+         "8 x H100 PCIe, 2 sockets, 1 nodes: composed"),
         ("judge", {"text": tests, "machine": "dgx-h100"}, "; the text against DGX H100"),
         ("lookup", {"name": "NCCL_TIMEOUT"}, "read"), ("lookup", {"name": "iface-missing"}, "log.interface"),
     ]  # fmt: skip

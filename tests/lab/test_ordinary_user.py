@@ -57,10 +57,8 @@ SITUATIONS = (
     Situation("/sys hidden", "mount -t tmpfs tmpfs /sys", unknown=NO_SYS, code=3),
     Situation("/sys/class hidden", "mount -t tmpfs tmpfs /sys/class", unknown=NO_CLASS, code=3),
     Situation("/proc hidden", "mount -t tmpfs tmpfs /proc", unknown=NO_PROC),
-    Situation(
-        "an ordinary user, /proc with hidepid=2", "mount -t proc -o hidepid=2 proc /proc", NOBODY,
-        ("--mount", "--pid", "--fork"), unknown=KMSG,
-    ),
+    Situation("an ordinary user, /proc with hidepid=2", "mount -t proc -o hidepid=2 proc /proc", NOBODY,
+              ("--mount", "--pid", "--fork"), unknown=KMSG),
     Situation("ulimit -v of 100 MB", "ulimit -v 100000", unknown={"host.oom": "not asked, for "}, code=3, memory=True),
 )  # fmt: skip
 
