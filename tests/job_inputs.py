@@ -17,12 +17,16 @@ Rows = Iterator[tuple[str, object]]
 
 def _forms_inputs() -> Rows:
     """The answers that each form of a pasted text gives, in place of the machine, in all words."""
-    known = [pasted_cases.FORMS, *(module.SAYS | module.SILENT for module in (pasted_containers, pasted_faults))]
-    known.append(pasted_cases.texts_of("pasted.txt"))
-    for name, text in (row for table in known for row in table.items()):
-        for machine, forms in pasted.forms(text).items():
+    for table in (pasted_cases.FORMS, *(module.SAYS | module.SILENT for module in (pasted_containers, pasted_faults))):
+        yield from _answers(table)
+
+
+def _answers(texts: Mapping[str, str]) -> Rows:
+    for name, text in texts.items():
+        shown = pasted.forms(text)
+        for machine, forms in shown.items():
             yield f"{name} {machine}", {form: _in_words(own) for form, own in forms.items()}
-        if not pasted.forms(text):
+        if not shown:
             yield name, "nothing"
 
 
@@ -94,4 +98,5 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "logs-reasons": lambda: whole.outcomes(reasons.TEXTS), "logs-others": lambda: whole.outcomes(others.TEXTS),
     "events": events.events, "mixed-logs": mixed_logs.rows, "log-lines": words.rows, **drawn.FUNCTIONS,
     "parted": parted.rows, "shares": _shares_inputs, "pasted-forms": _forms_inputs, "pasted-joined": _joined_inputs,
-    "pasted-nodes": _pastes_inputs, "pasted-settings": _settings_inputs}  # fmt: skip
+    "pasted-nodes": _pastes_inputs, "pasted-settings": _settings_inputs,
+    "pasted-texts": lambda: _answers(pasted_cases.texts_of("pasted.txt"))}  # fmt: skip
