@@ -182,8 +182,9 @@ def _of_port(most: int, *pids: str) -> object:
     return [(each["pid"], each["inode"], each["state"], each.get("stranger")) for each in rows]
 
 
-def _no_library(why: str) -> object:
-    with mock.patch("ctypes.CDLL", side_effect=OSError(why)), mock.patch.dict("os.environ", clear=True):
+def _no_library(why: str, searched: str = "") -> object:
+    own = {"LD_LIBRARY_PATH": searched}
+    with mock.patch("ctypes.CDLL", side_effect=OSError(why)), mock.patch.dict("os.environ", own, clear=True):
         return _refused(nvml_child.refuse_without_library)
 
 
@@ -409,7 +410,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "10", "11"), ("elf.objects", "elf_objects", "/a", "b")]),
         "pages that stayed": (_resident, [((3, 10), (1, 30)), ((3, 10), None), (None,), ((0, 0),), ((10, 10),), ()]),
         "sockets at a port": (_of_port, [(9, "7"), (9, "9", "7"), (1, "7"), (9, "8", "7")]),
-        "NVML that is not there": (_no_library, [("libnvidia-ml.so.1: No such file",), ("wrong ELF class",)]),
+        "NVML that is not there": (_no_library, [("x: No such file",), ("wrong ELF class",), ("x", ":/a")]),
         "values of a field of NVML": (_field, [*((kind,) for kind in range(8)), (0, 3)]),
         "structures of NVML": (nvml_server.plain, [b"a\xff", [1, [b"x", 2.5]], ((7, b"y"),), None]),
         "answers of the child of NVML": (lambda said: _refused(nvml_child.decode_answer, said), [

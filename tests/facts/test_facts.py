@@ -90,7 +90,8 @@ def test_the_lines_of_limits_conf_that_hold_for_a_user_are_answered_without_name
     other += f"{uid} - k 1\n@{gid} - l 2\n@777777: - m 3\n"
     (tmp_path / "limits.d" / "10.conf").write_text("* soft nproc 6\n")
     monkeypatch.setattr(user_limits.os, "getgrouplist", lambda name, group: [group, 777777])
-    (tmp_path / "limits.d" / "20.conf").write_text(f"{other}{spans}* hard nproc 7 # all\n")
+    (tmp_path / "limits.d" / "20.conf").write_text(f"{other}{spans}* hard nproc 7 # all # of them\n")
+    assert Path("/etc/security") == user_limits.FOLDER
     monkeypatch.setattr(user_limits, "FOLDER", tmp_path)
     said = user_limits.lines_of(str(uid))
     assert [row[1:] for row in json.loads(said)] == [
