@@ -138,7 +138,7 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
     monkeypatch.setattr(measuring, "choose_backend", lambda *_: ("nccl", ""))
     assert bandwidth.main([]) == copies.main([]) == 0
     assert [count for count, _ in started[-2:]] == [8, 8]
-    assert "starting a rank on each of 8 GPUs" in capsys.readouterr().err
+    assert capsys.readouterr().err == "ncclprobe: starting a rank on each of 8 GPUs\n" * 2
 
 
 def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,35 +1,15 @@
 """What the commands that judge have in common: the same options, the same meaning, and none swallowed elsewhere."""
 
-import importlib
 import json
 import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from ncclprobe.commands import COMMANDS
 from tests.each_row import each_row
 from tests.test_commands import ncclprobe
 
 ROOT = Path(__file__).resolve().parent.parent
-RENDERING = {"--json", "--junit", "--markdown", "--html", "--prometheus", "--nodes-out", "--quiet", "--verbose"}
-RENDERING |= {"-q", "-v", "--no-color"}
-JUDGING = {"--select", "--ignore", "--config", "--no-config", "--keep", "--fail-on", "--timeout"}
 GATES = ("slurm_prolog", "slurm_health", "kubernetes_init.yaml", "kubernetes_job.yaml", "kubernetes_jobset.yaml")
-
-
-def options(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
-    with pytest.raises(SystemExit):
-        importlib.import_module(f"ncclprobe.commands.{command}").main(["--help-all"])
-    return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out.partition("options:")[2]))
-
-
-@each_row("command", [name for name in COMMANDS if name not in ("explain", "attach", "topo")])
-def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = options(command, capsys)
-    judges = command in ("doctor", "bandwidth") or bool(found & {"--select", "--ignore", "--fail-on"})
-    assert not judges or found >= JUDGING | RENDERING, (JUDGING | RENDERING) - found
 
 
 def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":

@@ -201,13 +201,11 @@ def test_a_check_that_breaks_is_unknown_and_one_that_cannot_be_loaded_is_require
     assert why in f"{verdict.why}."
     if not loaded:
         (check,) = site.load_file(path)
-        assert (check.title, check.right) == (
-            f"The checks of {path} cannot be loaded", f"the checks of {path} can be loaded",
-        )  # fmt: skip
-        assert (check.why, check.fix) == (
-            "A site that relies on its own checks must not pass because they are missing.",
-            "Run `ncclprobe checks --test bios` to see why. To leave them out, pass --ignore 'site-bios.*'.",
-        )
+        assert check.title == f"The checks of {path} cannot be loaded"
+        assert check.right == f"the checks of {path} can be loaded"
+        assert check.why == "A site that relies on its own checks must not pass because they are missing."
+        out = "To leave them out, pass --ignore 'site-bios.*'."
+        assert check.fix == f"Run `ncclprobe checks --test bios` to see why. {out}"
 
 
 def test_a_file_of_a_wrong_name_and_too_many_files_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +304,12 @@ def test_what_is_tried_can_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = written(tmp_path)
     path.write_text("import no_such_module")
     assert command.main(["--test", str(path)]) == ExitCode.FAIL
-    assert "its import raises ModuleNotFoundError: No module named 'no_such_module'" in capsys.readouterr().out
+    why = "its import raises ModuleNotFoundError: No module named 'no_such_module'"
+    failed = f"fails  site-bios.load  The checks of {path} cannot be loaded\n       {path}: {why}\n"
+    assert capsys.readouterr().out == f"{failed}1 check of {path}, 1 breaks a promise\n"
+    assert command.main(["--test", str(written(tmp_path, name="x"))]) == ExitCode.OK
+    fine = "ok     site-x.little-memory  The node has little memory\n"
+    assert capsys.readouterr().out == f"{fine}1 check of {tmp_path / 'x.py'}, 0 break a promise\n"
 
 
 WRONG = "its examples raise TypeError; `ncclprobe checks --test` shows the place"
