@@ -28,7 +28,7 @@ from ncclprobe.cluster.mesh.plan import Call, NodePlan
 from ncclprobe.cluster.rails import lead
 from ncclprobe.cluster.rails import node as rails
 from ncclprobe.cluster.rails import plan as rail_plan
-from ncclprobe.cluster.rendezvous import coordinator, token
+from ncclprobe.cluster.rendezvous import coordinator, messages, token
 from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
 from ncclprobe.engine.judge import Share
@@ -255,6 +255,11 @@ def _meetings_inputs() -> Rows:
     )  # fmt: skip
     for code, worst in product((ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL), (None, _WORST)):
         yield f"leaves {code:d}", node_0.leave_message("n1", "n0", Share(Status.FAIL, code, worst))
+    for message in ({"hello": {"node_rank": "one"}}, {}, {"refused": "too late"}, {"refused": 7, "hello": 7}):
+        try:
+            yield f"parsed {message}", messages.parse(message, "hello", Hello)
+        except (WireError, messages.Refused) as refused:
+            yield f"parsed {message}", type(refused).__name__, getattr(refused, "kind", ""), str(refused)
     yield "codes", [int(part.code_of(Leave(code))) for code in range(6)]
     for name, given in _LAUNCHES.items():
         launch = Launch("torchrun", **given)
@@ -463,7 +468,8 @@ class _Unlike(FakeNodes):
         said = super().answer(rank, order)
         if order.do == "list":
             return {**said, "rates_gbps": [400.0, 0.0], **self._lists.get(rank, {})}
-        self.orders += [(rank, job.to, job.rail, job.other, job.leads, job.gpu, job.queue_pairs) for job in order.jobs]
+        told = [(job.to, job.rail, job.other, job.leads, job.gpu, job.queue_pairs, job.test) for job in order.jobs]
+        self.orders += [(rank, *each[:-1], round(each[-1].seconds, 1)) for each in told]
         return {"rows": self._odd.get(rank, list)(said["rows"])}
 
 
@@ -484,15 +490,17 @@ _FLEETS: dict[str, tuple[int, dict[str, Any]]] = {
     "other number": (2, {"odd": {1: lambda rows: [{**row, "number": row["number"] + 1} for row in rows]}}),
     "other rail": (2, {"odd": {1: lambda rows: [{**row, "rail": 1 - row["rail"]} for row in rows]}}),
     "no rows": (2, {"odd": {0: lambda rows: [7, *rows]}}), "twice": (2, {"odd": {1: lambda rows: [*rows, *rows]}}),
-    "out of time": (2, {}),
+    "out of time": (2, {"seconds": 3.0}), "just in time": (2, {"seconds": 4.5}),
 }  # fmt: skip
 
 
 def _rail_leads_inputs() -> Rows:
     """Runs over the rails of nodes that are not alike: why nothing is tested, who is asked what, and what is kept."""
     for name, (count, how) in _FLEETS.items():
-        nodes = _Unlike(World(fake_names(count)), **how)
-        seen = played(nodes._world, nodes, force=name == "forced", seconds=3.0 if name == "out of time" else 600.0)
+        nodes = _Unlike(World(fake_names(count)), **{key: each for key, each in how.items() if key != "seconds"})
+        began = time.monotonic()
+        with mock.patch.object(lead, "time", SimpleNamespace(monotonic=lambda began=began: began)):
+            seen = played(nodes._world, nodes, force=name == "forced", seconds=how.get("seconds", 600.0))
         told = [
             (each.me, len(each.ports), each.why, each.untested, each.cross, each.planned, len(each.rows), each.silent)
             for _, each in seen.items()

@@ -275,6 +275,13 @@ def _calls_inputs() -> Rows:
         with mock.patch.object(call, "close"):
             call.give_up()
         yield f"gave up {ordered} {code} {last}", call.failure
+    for ordered, more in product((False, True), (0, 1)):
+        call = here.Call("n7", selectors.DefaultSelector())
+        call.ordered = ordered
+        with mock.patch.multiple(bounds, SSH_LINES_BYTES=20, REPORT_BYTES=20, KEPT_BYTES=10):
+            call._take_out(b"x" * (19 + 10 * ordered) + b"\n" + b"y" * more)
+            lines = call._take_err(b"c" * 19 + b"\n"), call._take_err(b"d" * more + b"\n"), len(call._last)
+        yield f"{more} beyond, {ordered}", call.failure, lines
     for hello_s in (1.0, 3.9, 60.0):
         yield f"within {hello_s}", here.command("me@n7", "/opt/a b/python", hello_s)
     for extra in (0, 1):

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from ipaddress import IPv6Address
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +19,17 @@ from conftest import answers
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.cluster.mesh import listeners, walk
 from ncclprobe.commands import pairs
+from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host.capture import load
 from ncclprobe.model.errors import Denied, Missing, NcclprobeError, ProbeError, UsageError
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.training import Rung
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.nccl import selection
 from ncclprobe.session.measure import collectives, copies, interference, ladder, nccl_debug, nic_traffic, rank_nics
 from ncclprobe.session.measure import pairs as pairs_part
 from ncclprobe.session.measure import training as training_part
@@ -44,6 +47,14 @@ _LINKS: tuple[list[Any], ...] = (
     [None] * 4, [{"node": "n0", "interface": "e0", "gbps": 9.0, "virtual": False}, None] * 2,
     [{"node": "n1", "interface": "e1", "gbps": None, "virtual": True}] * 3,
 )  # fmt: skip
+_HCAS = (None, (), ("m0:1", "m1:1", "m2:1"))
+_GIDS = tuple(Gid(number, IPv6Address(number), netdev=name) for number, name in enumerate(("e5", None, "e4", "e5")))
+_PORTS = [Port(f"m{number}", 1, "ACTIVE", "LinkUp", Absent(""), gids=each, counters=(("x", 1),) * (number == 0))
+          for number, each in enumerate(((replace(_GIDS[0], netdev="e9"),), _GIDS, Absent("no"), _GIDS[2:]))]  # fmt: skip
+_GPUS = {Gpus: Gpus((Gpu(0, pci="00000000:01:00.0"), Gpu(1, pci="00000000:02:00.0")), "", (12, 8))}
+_BARE, _SEEN = (
+    Snapshot("n0", {**_GPUS, **known}) for known in ({}, {Fabric: Fabric((RdmaDevice("m", tuple(_PORTS)),))})
+)
 _STREAMED = ((0, [[3.0, 1.0], [], [2.0, 8.0]]), (0, None), (1, None), (2, [[1.0], [2.0], [3.0]]))
 
 
@@ -57,6 +68,14 @@ def _nics_inputs() -> Rows:
                 found = rank_nics.interface(host, {"GLOO_SOCKET_IFNAME": ifname})
             info = rank_nics.interface_info(found, "n7")
             yield f"gloo on {name} by {ifname!r}", found and found.name, found and rank_nics._address(found), info
+    for hcas, sockets, near, facts in product(_HCAS, (None, (), ("e0", "e1")), (None, ("g",)), (_SEEN, _BARE)):
+        ports, own, gpus = (
+            SimpleNamespace(chosen=names and [SimpleNamespace(port=n, name=n, gpu="GPU1", nics=("m0",)) for n in names])
+            for names in (hcas, sockets, near)
+        )
+        with instead(selection, choose=SimpleNamespace(hcas=ports, sockets=own, gpudirect=gpus)):
+            told = nic_traffic.nccl_devices(facts), rank_nics.snapshot_nics(facts)
+        yield f"{hcas} {sockets} {near} {facts is _SEEN}", *told
     cards: Any = [SimpleNamespace(addresses=[SimpleNamespace(address=each) for each in those]) for those in _ADDRESSES]
     looks = (None, Noted(snapshot=captured("laptop")))
     for own, ifname in product((SimpleNamespace(name="eth0"), None), ("ib0,=eth3", "")):

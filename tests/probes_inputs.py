@@ -475,6 +475,13 @@ def _verbs_inputs() -> Rows:
             made.data, made.mailbox = SimpleNamespace(address=1 << 20), SimpleNamespace(address=1 << 21)
             made.data_mr, made.mailbox_mr = (SimpleNamespace(contents=SimpleNamespace(rkey=key)) for key in (11, 12))
             yield f"port {state} {width} {speed} {mtu} {layer}, {wanted}", made.address()
+    for driver in ({"cuInit": lambda *_: 0}, {"cuInit": lambda *_: 3}, {}):
+        said_, memory = list[str](), verbs_port._GpuMemory.__new__(verbs_port._GpuMemory)
+        memory._announce, memory._cuda = said_.append, SimpleNamespace(**driver, cuGetErrorName=lambda *_: 0)  # type: ignore[assignment]
+        try:
+            yield f"driver with {list(driver)}", memory._call("cuInit", 0), said_  # type: ignore[func-returns-value]
+        except VerbsError as refused:
+            yield f"driver with {list(driver)}", refused.failure("open"), said_
     for kind, number in product(("a", "b"), (0, 1, 2, 3, 4, 8, 9, 10, 11)):
         made = verbs_port.Port.__new__(verbs_port.Port)
         said = [(number, f"event {number}"), (10, "port error")] if kind == "a" else [(number, f"event {number}")]
