@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from ipaddress import IPv6Address
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from conftest import answers
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.cluster.mesh import listeners, walk
 from ncclprobe.commands import pairs
-from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host.capture import load
@@ -48,13 +47,11 @@ _LINKS: tuple[list[Any], ...] = (
     [{"node": "n1", "interface": "e1", "gbps": None, "virtual": True}] * 3,
 )  # fmt: skip
 _HCAS = (None, (), ("m0:1", "m1:1", "m2:1"))
-_GIDS = tuple(Gid(number, IPv6Address(number), netdev=name) for number, name in enumerate(("e5", None, "e4", "e5")))
-_PORTS = [Port(f"m{number}", 1, "ACTIVE", "LinkUp", Absent(""), gids=each, counters=(("x", 1),) * (number == 0))
-          for number, each in enumerate(((replace(_GIDS[0], netdev="e9"),), _GIDS, Absent("no"), _GIDS[2:]))]  # fmt: skip
+_GIDS = [SimpleNamespace(netdev=name) for name in ("e5", None, "e4", "e5")]
+_PORTS = [SimpleNamespace(name=f"m{number}:1", gids=each, counters=number == 0)
+          for number, each in enumerate(([SimpleNamespace(netdev="e9")], _GIDS, Absent("no"), _GIDS[2:]))]  # fmt: skip
 _GPUS = {Gpus: Gpus((Gpu(0, pci="00000000:01:00.0"), Gpu(1, pci="00000000:02:00.0")), "", (12, 8))}
-_BARE, _SEEN = (
-    Snapshot("n0", {**_GPUS, **known}) for known in ({}, {Fabric: Fabric((RdmaDevice("m", tuple(_PORTS)),))})
-)
+_BARE, _SEEN = Snapshot("n0", {**_GPUS}), Snapshot("n0", {**_GPUS, Fabric: mock.Mock(spec=Fabric, ports=_PORTS)})
 _STREAMED = ((0, [[3.0, 1.0], [], [2.0, 8.0]]), (0, None), (1, None), (2, [[1.0], [2.0], [3.0]]))
 
 
@@ -161,6 +158,13 @@ def _counted_inputs() -> Rows:
         run = run_of(backend=backend, rank=rank, host=host, exchange=exchange, hosts=("n0", "n1"), look=look)
         run = replace(run, set_phase=slept.append)
         part = nic_traffic.TransportDetection(run)
+        with (
+            instead(torch.cuda, empty_cache=lambda s=slept: s.append("cache")),
+            instead(nccl_debug, run_pass=((), "no log")),
+        ):
+            if backend == "nccl":
+                part.before(None, 9.0)
+        slept.append(part.note)
         part._own_names, part._sizes = ["eth0"], {"a": [(8, 0.1)]}
         with (
             instead(nic_traffic, count_traffic=calls),

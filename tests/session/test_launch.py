@@ -23,7 +23,7 @@ from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import launch, rank_files
 from ncclprobe.session.ranks.launch import RanksEnd, complete_log, held_port, publish_outputs, resumed
-from ncclprobe.session.ranks.rank_files import RankFile
+from ncclprobe.session.ranks.rank_files import RankFile, explain_exit
 from ncclprobe.session.watchdog.ending import Ending
 from ncclprobe.signals import Interrupted
 from tests.each_row import each_row
@@ -170,3 +170,20 @@ def test_a_signal_between_two_starts_ends_all_ranks_before_their_folder_is_remov
     with pytest.raises(Interrupted):
         launch.launch(3, options, ask(options.judging, ("bandwidth",), Job("gloo"), MEASURED))
     assert [each.poll() for each in started] == [-told] * 3
+
+
+@each_row("local_rank", ["0", "1", ""])
+def test_every_rank_tells_torchrun_and_one_of_each_node_the_reader(
+    local_rank: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, own = (
+        tmp_path / "error.json",
+        {"TORCHELASTIC_RUN_ID": "none", "RANK": "8"} | ({"LOCAL_RANK": local_rank} if local_rank else {}),
+    )
+    explain_exit(3, own | {"TORCHELASTIC_ERROR_FILE": str(path)})
+    told = json.loads(path.read_text())["message"]
+    assert told["message"] == "none: that is the verdict UNKNOWN (inconclusive) above, not a crash"
+    assert told["extraInfo"]["py_callstack"] == told["message"]
+    line = 'ncclprobe: torchrun will now print "exitcode  : 3": that is the verdict UNKNOWN (inconclusive) above, '
+    assert capsys.readouterr().err == f"{line}not a crash\n" * (local_rank != "1")
+    explain_exit(3, own | {"TORCHELASTIC_ERROR_FILE": str(tmp_path / "gone" / "error.json")})

@@ -1,6 +1,5 @@
 """Which NIC carries each rank's bytes, and what the counters that ranks report say of the transport."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.nic_traffic import operation_traffic
-from ncclprobe.session.measure import nccl_debug, nic_traffic
+from ncclprobe.session.measure import nic_traffic
 
 MIB = 1 << 20
 HOSTS = ("a", "a", "b", "b")
@@ -53,17 +52,3 @@ def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_transp
 def test_counters_survive_the_way_to_rank_zero() -> None:
     seen = Traffic({"eth0": Count(1, 2), "eth1": Absent("permission denied")}, {"mlx5_0:1": Count(4, 8)})
     assert nic_traffic.unpacked(nic_traffic.packed(seen)) == seen
-
-
-def test_what_torch_holds_of_a_gpu_is_given_back_before_the_processes_of_the_pass_ask_for_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cuda = pytest.importorskip("torch.cuda")
-    done: list[str] = []
-    monkeypatch.setattr(cuda, "empty_cache", lambda: done.append("given back"))
-    monkeypatch.setattr(nccl_debug, "run_pass", lambda *task: done.append("pass"))
-    run: Any = SimpleNamespace(config=SimpleNamespace(backend="nccl"), set_phase=lambda phase: None)
-    for name in ("identity", "host", "exchange", "node", "hosts"):
-        setattr(run, name, None)
-    nic_traffic.TransportDetection(run).before(None, 1.0)
-    assert done == ["given back", "pass"]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -21,7 +22,7 @@ from ncclprobe.session.measure import collectives
 from ncclprobe.session.measure import rank as of_rank
 from ncclprobe.session.measure.context import TORCH_SLACK_S
 from ncclprobe.session.measure.rank import Rank
-from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks import group, rank_files
 from ncclprobe.session.ranks.identity import RankIdentity, RankInfo, RunConfig
 from tests.each_row import each_row
 from tests.one_rank import Others, instead
@@ -239,3 +240,25 @@ def test_torchs_own_words_are_hidden_unless_asked_for_and_a_torch_that_is_not_th
         with pytest.raises(UsageError, match="torch"):
             own.rank._torch()
     assert own.log == [f"prepare {rank_files.IMPORTING}"] * 2
+
+
+def test_nccl_is_aborted_or_asked_in_no_more_than_a_moment_and_gloo_never_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert group.in_flight("gloo") == "", "the recorder of this torch can be read"
+    aborted, never = [], threading.Event()
+
+    def abort() -> None:
+        aborted.append(1)
+        never.wait(20)
+        aborted.append(2)
+
+    monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=SimpleNamespace(abort=abort)))
+    monkeypatch.setattr(group, "ABORT_S", 0.05)
+    monkeypatch.setattr(group, "_recorded", lambda backend: str(never.wait(20)))
+    group.abort("gloo")
+    assert aborted == []
+    group.abort("nccl")
+    assert aborted == [1]
+    assert group.in_flight("nccl") == ""
+    never.set()
