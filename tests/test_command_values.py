@@ -10,7 +10,7 @@ FEWEST = {"explain-nccl": 20, "explain-silent": 20, "explain-others": 15, "expec
           "arrivals": 110, "stacks": 16, "training": 18, "assumed": 8, "applies": 130, "drift": 80, "health": 120,
           "told": 20, "wording": 65, "sayings": 80, "stores": 28, "node-lists": 20, "blame": 45, "redactions": 600,
           "answers": 75, "texts": 90, "texts-looks": 2, "texts-ranks": 5, "texts-run": 4,
-          "shares": 4, "standing": 320, "logs-others": 110, "logs-reasons": 140,
+          "shares": 4, "standing": 300, "logs-others": 110, "logs-reasons": 140,
           "logs-ends": 85, "events": 90, "slow-pairs": 80, "pasted-nodes": 140, "mixed-jobs": 180}  # fmt: skip
 FEW = 8
 COSTLY = {"altered-hgx-h100", "altered-aws-p4d", "altered-gb200-tray", "altered-guest-rxe-root", "starts",

@@ -61,7 +61,6 @@ def looked(
     ras: tuple[RasAnswer | Absent, RasAnswer | Absent] = (GONE, GONE),
     wires: tuple[tuple[Connection, ...], tuple[Connection, ...]] = ((), ()),
     silent: tuple[int, ...] = (),
-    of_children: Mapping[int, Stack] | None = None,
     gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()),
     port: int | None = None,
     threads: tuple[tuple[ThreadPlace, ...], ...] = (),
@@ -76,7 +75,7 @@ def looked(
         JobLook(tuple(both[1] for both in states.values()), second or first, servers, read[1], ras[1], wires[1]),
         {"10.77.1.1": "eth1"},
     )
-    second_look = replace(looks.second, of_children=of_children or {}, gpus=gpus[1], threads=threads)
+    second_look = replace(looks.second, gpus=gpus[1], threads=threads)
     looks = replace(looks, first=replace(looks.first, gpus=gpus[0]), second=second_look, xids=gpus[2])
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 

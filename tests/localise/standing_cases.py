@@ -7,7 +7,7 @@ from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import Connection
 from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
 from ncclprobe.model.snapshot import Absent
@@ -15,7 +15,6 @@ from ncclprobe.model.values import replace
 from tests.localise.mixed import STATES
 from tests.localise.standing import (
     C10D,
-    GONE,
     IDLE,
     IN_ALL_REDUCE,
     IN_LOADER,
@@ -23,8 +22,6 @@ from tests.localise.standing import (
     PACKAGES,
     PYTHON,
     SLEEPS,
-    UNSEEN,
-    WAIT_OF_51,
     WAITS,
     Rows,
     both,
@@ -39,11 +36,7 @@ from tests.localise.standing import (
 )  # fmt: skip
 from tests.localise.standing_wires import inside
 
-SPINS = replace(IDLE, state="R", call="running")
-ENDED = LiveRank("Z", 5.0, time_s=1000.0)
-IN_C = (replace(OWN, line=139),)
 IN_BACKWARD = (FlightFrame("_engine_run_backward", f"{PACKAGES}/torch/autograd/graph.py", 840), replace(OWN, line=41))
-IN_QUEUE = (FlightFrame("wait", f"{PYTHON}/threading.py", 320), FlightFrame("step", "/home/u/t.py", 7))
 IN_INIT = (FlightFrame("_create_c10d_store", f"{PACKAGES}/torch/distributed/rendezvous.py", 189),
            FlightFrame("init_process_group", C10D, 1759), replace(OWN, name="main", line=7))  # fmt: skip
 
@@ -62,21 +55,10 @@ def _missing() -> Rows:
             for still_s in (20.0, 8.0):
                 seen = {0: WAITS, 1: WAITS, 2: both(state, **change, still_s=still_s)}
                 yield f"without records, for {still_s} s: {name}", looked(seen)
-    for name, (first, second) in {"ended": (IDLE, GONE), "a zombie": (IDLE, ENDED), "denied": (UNSEEN, UNSEEN)}.items():
-        yield f"missing: {name}", of_two(first, second)
-    killed = both(IDLE, oom_kills=1)
-    records = recorded(WAIT_OF_51, backend="gloo")
-    yield "ended, where memory ran out", looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, records)
-    yield "absent", looked({0: WAITS}, world=2, absent=(1,))
-    yield "at work", looked({0: both(IDLE, cpu_s=5.9, faults=9000)}, stacks={0: (IN_LOADER, IN_LOADER[::-1])})
 
 
 def _at_work() -> Rows:
-    """Work of the rank that others wait for: of its child, and in a loop, just below each limit and just above it."""
-    for cpu_s in (3.0, 0.08, 0.021, 0.019):
-        compiler = Child("S", 3.0, pid=7, name="cc1plus")
-        then = replace(compiler, cpu_s=3.0 + cpu_s, queued_s=0.4)
-        yield f"a child of {cpu_s} cores", of_two(replace(IDLE, children=(compiler,)), later(IDLE, children=(then,)))
+    """A loop of the rank that others wait for, just below the limit of its time and just above it."""
     loop = both(IDLE, cpu_s=5.9)
     for waits in (179, 181):
         calls = f"all_reduce@{1000 - waits - 10} all_reduce"
@@ -141,7 +123,6 @@ def _stacks() -> Rows:
     yield "different calls", in_stacks(IN_ALL_REDUCE, gathers, IN_ALL_REDUCE, states=[WAITS] * 3, wires=(ends, ends))
     read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (receives,) * 2}
     yield "records, and one in recv", of_two(IDLE, stacks=read)
-    yield "a wait in C", in_stacks(IN_C, IN_C, IN_QUEUE, states=[both(replace(IDLE, still_s=40.0))] * 3)
     for native, age_s in ((True, 60.0), (True, 13.0), (True, 7.0), (False, 60.0)):
         tries = replace(SLEEPS, native=native, age_s=age_s, still_s=0.3)
         states_ = [both(SLEEPS), *[both(tries, switches=8)] * 2]
