@@ -64,9 +64,8 @@ def init(
     own, twins = own or {}, {n: each["twins"] for n, each in (own or {}).items() if "twins" in each}
     starts = {n: {"rank": n} | {k: v for k, v in own.get(n, {}).items() if k != "twins"} for n in states}
     launches = {n: replace(launch, **start) for n, start in starts.items()}
-    ranks = tuple(
-        JobProcess(100 + n, 1, "python", each.rank, each, twins=twins.get(n, ())) for n, each in launches.items()
-    )
+    each_of = launches.items()
+    ranks = tuple(JobProcess(100 + n, 1, "python", each.rank, each, twins=twins.get(n, ())) for n, each in each_of)
     first, second = (tuple(both[at] for both in calls) + mesh for at in (0, 1))
     later = tuple(replace(each, time_s=each.time_s + 1, **(after or {})) for each in states.values())
     servers = ("",) * len(ranks)
@@ -183,18 +182,13 @@ def mixed(case: str) -> JobState:
         still_s, own_age_s = draw.choice((None, 5.9, 6.0, 19.9, 20.0, 50.0)), draw.choice((age_s, age_s, 65.0, 30.0))
         states[n] = replace(seen, still_s=still_s, age_s=own_age_s)
         port = draw.choice((29500, 29500, 29500, 29501))
-        state = draw.choice(STATES_OF_CALLS)
-        ends = [
-            replace(call(100 + n, state=each), peer=f"10.0.0.5:{port}")
-            for each in (state, state, draw.choice(STATES_OF_CALLS))
-        ]
+        both = (draw.choice(STATES_OF_CALLS),) * 2
+        of_call = (*both, draw.choice(STATES_OF_CALLS))
+        ends = [replace(call(100 + n, state=each), peer=f"10.0.0.5:{port}") for each in of_call]
         pair = ends[:2] if draw.odd(0.7) else ends[1:]
         asked = draw.choice((1840, 1841, 79_000, 80_000))
-        calls += (
-            [(replace(ASKS[1], acknowledged_bytes=asked), ASKS[1])]
-            if serves and n == 0
-            else [tuple(pair)] * draw.odd(0.7)
-        )
+        first = (replace(ASKS[1], acknowledged_bytes=asked), ASKS[1])
+        calls += [first] if serves and n == 0 else [tuple(pair)] * draw.odd(0.7)
         create = LiveFrame("_create", "/venv/torch/distributed/rendezvous.py", 1, draw.choice(CALLED))
         stacks.append((create, FlightFrame("init_process_group", C10D, 7), OWN))
     records = recorded({numbers[-1]: draw.choice(("a@960", ""))}, world=count) if draw.odd(0.08) else NOTHING
@@ -238,8 +232,6 @@ def rows() -> Rows:
     for values in ({"hostname": "n1", "port": "29500"}, {"init_method": "tcp://n1:29500?rank=0"},
                    {"init_method": "file:///shared/x"}, {}):  # fmt: skip
         yield f"a store of {values}", [address([LiveFrame("f", "/venv/torch/distributed/rendezvous.py", 1, values)])]
-    for options, variables in (
-        ({"nnodes": "2:4", "rdzv_endpoint": "h:1"}, {}),
-        ({"master_addr": "h"}, {"PET_NNODES": "3"}),
-    ):
+    given = ({"nnodes": "2:4", "rdzv_endpoint": "h:1"}, {}), ({"master_addr": "h"}, {"PET_NNODES": "3"})
+    for options, variables in given:
         yield f"an agent with {options}", [agent(7, 1.0, options, variables)]

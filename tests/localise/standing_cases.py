@@ -116,13 +116,6 @@ def _in_records() -> Rows:
 
 def _stacks() -> Rows:
     """What stacks show where torch has recorded nothing."""
-    gathers, receives = (
-        (replace(IN_ALL_REDUCE[0], name=name), replace(OWN, line=50)) for name in ("all_gather", "recv")
-    )
-    ends = Connection(100, "127.0.0.1:5", "127.0.0.1:9"), Connection(101, "127.0.0.1:9", "127.0.0.1:5")
-    yield "different calls", in_stacks(IN_ALL_REDUCE, gathers, IN_ALL_REDUCE, states=[WAITS] * 3, wires=(ends, ends))
-    read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (receives,) * 2}
-    yield "records, and one in recv", of_two(IDLE, stacks=read)
     for native, age_s in ((True, 60.0), (True, 13.0), (True, 7.0), (False, 60.0)):
         tries = replace(SLEEPS, native=native, age_s=age_s, still_s=0.3)
         states_ = [both(SLEEPS), *[both(tries, switches=8)] * 2]
@@ -138,11 +131,6 @@ def _stacks() -> Rows:
     for own in (accepts, replace(accepts, listens=False)):
         states = {0: both(own, still_s=30.0), 1: both(reads, still_s=30.0)}
         yield f"one reads from one that accepts, {own.listens}", looked(states, wires=(pair, pair))
-    asks = replace(IDLE, call="poll", file="socket:[7]")
-    wires = ((Connection(101, "127.0.0.1:5", "127.0.0.1:29500", inode=7),),) * 2
-    for busy in ({"cpu_s": 9.0, "faults": 9999}, {}):
-        states = {0: both(IDLE, **busy), 1: both(asks)}  # type: ignore[arg-type]
-        yield f"a key while another {busy}", looked(states, wires=wires, port=29500)
 
 
 def _reasons() -> Rows:
@@ -150,28 +138,20 @@ def _reasons() -> Rows:
     of = f"{PYTHON}/multiprocessing"
     condition = ("Condition.wait", f"{PYTHON}/threading.py")
     for frames in (
-        [("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")],
-        [condition, ("Queue.put", f"{PYTHON}/queue.py")],
-        [condition, ("Event.wait", f"{PYTHON}/threading.py")],
-        [condition],
+        [("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")], [condition],
+        [condition, ("Queue.put", f"{PYTHON}/queue.py")], [condition, ("Event.wait", f"{PYTHON}/threading.py")],
         [("join", f"{PYTHON}/threading.py")],
-        [("_recv", f"{of}/connection.py"), ("get", f"{of}/queues.py")],
-        [("recv", f"{of}/connection.py")],
-        [("SemLock.__enter__", f"{of}/synchronize.py")],
-        [("wait", f"{of}/synchronize.py")],
-        [("map", f"{of}/pool.py")],
-        [("join", f"{of}/process.py")],
-        [("Popen._try_wait", f"{PYTHON}/subprocess.py")],
+        [("_recv", f"{of}/connection.py"), ("get", f"{of}/queues.py")], [("recv", f"{of}/connection.py")],
+        [("SemLock.__enter__", f"{of}/synchronize.py")], [("wait", f"{of}/synchronize.py")], [("map", f"{of}/pool.py")],
+        [("join", f"{of}/process.py")], [("Popen._try_wait", f"{PYTHON}/subprocess.py")], [],
         [("Cmd.cmdloop", f"{PYTHON}/cmd.py"), ("trace_dispatch", f"{PYTHON}/bdb.py")],
-        [("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")],
-        [("acquire", f"{PACKAGES}/filelock/_api.py")],
+        [("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")], [("acquire", f"{PACKAGES}/filelock/_api.py")],
         [("_try_get_data", f"{PACKAGES}/torch/utils/data/dataloader.py")],
-        [("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")],
         [("recv", f"{PACKAGES}/redis/connection.py")],
+        [("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")],
         [("select", f"{PYTHON}/selectors.py"), ("run", f"{PYTHON}/asyncio/runners.py")],
         [("poll", f"{of}/connection.py"), ("next", f"{PACKAGES}/torch/utils/data/loader.py")],
-        [],
-    ):
+    ):  # fmt: skip
         yield f"in {'/'.join(name for name, _ in frames)} of {frames[-1:]}", stuck_in(*frames)
     asks = LiveFrame("step", "/home/u/train.py", 12, {"asks": "polls-file", "asked": "os.path.exists, line 11"})
     yield "a loop with pauses", stuck_in(state=SLEEPS, own=asks)
@@ -180,15 +160,10 @@ def _reasons() -> Rows:
         yield f"in a handler, {state.call}", stuck_in(state=state, own=handler)
     accepts = replace(IDLE, call="accept", file="a socket that listens at 127.0.0.1:57291", listens=True)
     attached = replace(accepts, listens=False, file="")
-    for name, state in (
-        ("SocketPdb.__init__", accepts),
-        ("wait_for_debugger", attached),
-        ("PDBDataset.serve", accepts),
-    ):
-        yield (
-            f"accepts in {name}",
-            stuck_in(("accept", f"{PYTHON}/socket.py"), state=state, own=replace(OWN, name=name)),
-        )
+    named = {"SocketPdb.__init__": accepts, "wait_for_debugger": attached, "PDBDataset.serve": accepts}
+    for name, state in named.items():
+        own = replace(OWN, name=name)
+        yield f"accepts in {name}", stuck_in(("accept", f"{PYTHON}/socket.py"), state=state, own=own)
     saves = FlightFrame("save", "/home/u/train.py", 51)
     saver = ThreadPlace("saver", saves, frames=(in_call("barrier")[0], saves))
     puts = replace(saver, frames=(FlightFrame("put", f"{PYTHON}/queue.py", 3), saves))
