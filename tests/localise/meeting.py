@@ -209,12 +209,9 @@ def mixed_agents(case: str) -> JobState:
     for node in ("n1", "n2"):
         agents = tuple(draw.sample(AGENTS, draw.choice((1, 1, 2))))
         hosts = draw.sample(range(5, 9), draw.choice((0, 1, 2, 3)))
-        calls = tuple(
-            call(draw.choice((7, 8)), f"10.0.0.{host}:{host}", draw.choice(STATES_OF_CALLS)) for host in hosts
-        )
-        listens = tuple(
-            replace(each, pid=draw.choice((0, 7, 8))) for each in draw.choice(((LISTENS,), (HELD, LISTENS), ()))
-        )
+        calls = tuple(call(draw.choice((7, 8)), f"10.0.0.{n}:{n}", draw.choice(STATES_OF_CALLS)) for n in hosts)
+        ends = draw.choice(((LISTENS,), (HELD, LISTENS), ()))
+        listens = tuple(replace(each, pid=draw.choice((0, 7, 8))) for each in ends)
         sockets = (*listens, *(replace(accepted(each), state=draw.choice(STATES_OF_CALLS)) for each in calls))
         master = replace(draw.choice(MASTERS), sockets=Absent("") if draw.odd(0.1) else sockets)
         master = replace(master, port=29501) if draw.odd(0.05) else master

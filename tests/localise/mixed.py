@@ -306,12 +306,9 @@ def drawn(case: str) -> tuple[list[str], JobState]:
                         tuple(each or unread for each in read), ras[at], wires[at], gpus=gpus[at], threads=threads,
                         of_children=asleep if draw.odd(0.5) else {})
             )  # fmt: skip
-        nodes[node] = (
-            _local(draw, here, node, world, count),
-            JobLooks(
-                *looks, draw.choice(({"10.77.1.1": "eth1"}, {}, Absent(""))), draw.xids() if "GPUs" in themes else ()
-            ),
-        )
+        ranks = _local(draw, here, node, world, count)
+        addresses: Any = draw.choice(({"10.77.1.1": "eth1"}, {}, Absent("")))
+        nodes[node] = ranks, JobLooks(*looks, addresses, draw.xids() if "GPUs" in themes else ())
     names = [f"{n}:{states[n]}:{places.get(n, '')}" for n in numbers]
     return names, stand(nodes)
 
