@@ -10,17 +10,13 @@ from report.samples import report, verdict
 
 from ncclprobe.commands import main
 from ncclprobe.engine import captures
-from ncclprobe.engine.diagnose import MACHINE, Judging, ask
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import detect
 from ncclprobe.model.findings import Evidence, Status, fail
-from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.report import Excerpt, Report
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.report import Excerpt
+from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.report import text
 
-SICK = sorted((zoo.CAPTURES / "sick").glob("*.jsonl"))
 MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
 TEN, ELEVEN = "2026-03-01T10:00:00+00:00", "2026-03-01T11:30:00+00:00"
 
@@ -47,11 +43,6 @@ NODES = [
       (("a1", "a1"), ("a1", "a2"), ("a1", ".a1."), ("...", "..."), ("", ""))),
 ]  # fmt: skip
 """Captures, of which tests/data/command_values/one-job.txt says whether they are of one job."""
-
-
-def judged(*paths: Path, one_job: bool = False) -> Report:
-    collectors = discover("ncclprobe.facts", Collector, MACHINE)
-    return captures.judge_captures(ask(Judging(), ("doctor",), Job()), collectors, paths, one_job=one_job)
 
 
 SOURCES = {
@@ -96,17 +87,6 @@ def test_captures_beside_a_log_show_if_the_check_had_found_its_cause(
         assert found["notes"] == [left, doctor]
         assert found["causes"][0]["checked"] == f" (captures: it passed on {nodes})"
         Path("dgx-1v.jsonl").unlink(missing_ok=True)
-
-
-def test_many_captures_are_counted_before_any_detail() -> None:
-    lines = text.render(judged(*SICK)).splitlines()
-    assert (len(SICK) > 60, len(lines) < 250) == (True, True)
-    counted = next(number for number, line in enumerate(lines) if line.startswith("FAIL    env.value"))
-    detailed = next(number for number, line in enumerate(lines) if line.startswith("FAIL  env.") and "  on " in line)
-    assert counted < detailed
-    assert "3 nodes" in lines[counted]
-    assert not any("is the address of" in line for line in lines)
-    assert any("more: -v shows each" in line for line in lines)
 
 
 def test_a_cut_capture_is_judged_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

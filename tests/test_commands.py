@@ -286,6 +286,7 @@ def test_node_0_of_several_prints_what_to_start_and_judges_them_all(
     ((part, report),) = found
     asked = (part.rails.force, part.rails.budget.at_once) if part.rails else None
     assert (part.times.wait_s, part.keep, asked) == (wait_s, Path("kept") if "--keep" in words else None, rails)
+    assert [name for _, name in part.given] == ["flags", "asked_paths"][: 1 + ("--path" in words)]
     assert (report.missing_nodes, report.notes) == (("n2",), ("a note", *notes))
     ids = {verdict.id for verdict in report.checks}
     kinds = {name.partition(".")[0] for name in ids - RAILS}

@@ -28,7 +28,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.plugins import Plugin, Plugins
-from ncclprobe.facts.run.samples import Localised, Participants, RunRequest
+from ncclprobe.facts.run.samples import Expected, ExpectedCopies, Localised, Notes, Participants, RunRequest
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
@@ -122,6 +122,10 @@ def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None
     asked = ask(parse(["--ignore", "run.data", "--ignore", "ib.*"]).judging, (), Job(), MEASURED)
     assert not [c.id for c in asked.checks if c.id == "run.data" or c.id.startswith("ib.")]
     assert "run.data" in asked.left_out
+    full = [
+        ask(Judging(pictures=each), (command,), Job()).pictures for each in (True, False) for command in ("accept", "x")
+    ]
+    assert full == [True, True, True, False]
 
 
 # what was asked for and did not come
@@ -223,7 +227,7 @@ def test_a_measuring_report_has_machine_verdicts_and_its_own_status() -> None:
     assert {v.node for v in report.checks if v.id.startswith("run.")} == {None}
     assert {v.node for v in report.checks if v.id.startswith("pci.")} == {"hgx"}
     assert [(row.name, row.rank) for row in report.nodes] == [("hgx", 0)]
-    assert report.launch.world_size == 2
+    assert (report.launch.world_size, 0 <= report.duration_s < 99) == (2, True)
 
 
 def test_select_and_ignore_mean_in_a_run_what_they_mean_to_the_doctor() -> None:
@@ -344,6 +348,29 @@ def test_pairs_that_no_run_can_have_measured_are_unknown_and_break_nothing(row: 
     (found,) = [v for v in report.checks if v.id == "run.pairs"]
     assert found.status is Status.UNKNOWN
     assert "pairs: " in found.why
+
+
+def test_a_kept_run_is_judged_anew_by_the_machines_that_are_known() -> None:
+    who, machines = replace(WHO, ranks=16, hosts=("hgx",) * 8 + ("n1",) * 8, nnodes=2), [machine()]
+    both, known = [machine(), replace(machine(), node="n1")], "judged without --expect: this is DGX H100"
+    ladder, pairs = (replace(ONE_SIZE, what=(each,)) for each in ("ladder", "pairs"))
+    met = (("pair_ranks", {"hosts": who.hosts}), ("pair", pair(0, 8, 20.0)), ("pairs_complete", True))
+    of_gloo = log(("asked", ONE_SIZE), ("participants", replace(WHO, backend="gloo")))
+    for run, nodes, ops, note, copied in (
+        (measured(), machines, ["all_reduce"], known, ["hgx"]),
+        (measured(), [], [], "no expectation: hgx: it has no capture", []),
+        (log(("asked", ONE_SIZE), ("participants", who)), machines, [], "no expectation: n1: it has no capture",
+         ["hgx"]),
+        (log(("asked", ladder), ("participants", who)), both, ["all_reduce"] * 2, known, ["hgx", "n1"]),
+        (log(("asked", ONE_SIZE), ("participants", who)), [*both, replace(machine(), node="n2")], ["all_reduce"], known,
+         ["hgx", "n1"]),
+        (log(("asked", pairs), ("participants", who), *met), both, ["all_reduce", "pairs"], known, ["hgx", "n1"]),
+    ):  # fmt: skip
+        facts = rejudged(run_facts(run), nodes)
+        assert [band.op for band in facts[Expected].bands] == ops
+        assert facts[Notes].texts == (f"judged again: {note}",)
+        assert [*facts[ExpectedCopies].nodes] == copied
+    assert rejudged(run_facts(of_gloo), machines) == run_facts(of_gloo)
 
 
 def test_copies_are_judged_by_what_the_run_expected_and_again_by_what_the_node_should_reach() -> None:
