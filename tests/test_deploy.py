@@ -77,8 +77,7 @@ def test_a_file_that_was_changed_is_not_written_over_and_an_equal_one_is_no_obst
     (tmp_path / "slurm_prolog").write_text("mine\n")
     (tmp_path / "slurm_batch").unlink()
     assert main(["deploy", "slurm", "-o", str(tmp_path)]) == 2
-    path = tmp_path / "slurm_prolog"
-    said = f"ncclprobe: {path} exists and differs; move it away, or give another folder\n"
+    said = f"ncclprobe: {tmp_path}/slurm_prolog exists and differs; move it away, or give another folder\n"
     assert capsys.readouterr().err == said
     assert (tmp_path / "slurm_prolog").read_text() == "mine\n"
     assert not (tmp_path / "slurm_batch").exists()
