@@ -82,10 +82,8 @@ _HEALTHY = {me: _seen(_row((me + 1) % 4), _row((me + 2) % 4), _row((me + 3) % 4,
 _DOUBTS = (
     [_row(3), _row(0), _row(1, None)], [_row(3, 5.0), _row(0), _row(1, None)], [_row(3, 4.99), _row(0), _row(1, None)],
     [_row(3, 10.0, 20), _row(0)], [_row(3), _row(1, None, 20)], [_row(3, 10.0, 6), _row(0)],
-    [_row(3, 10.0, 5), _row(0)],
-    [_row(3, 10.0, 5, segments=999), _row(0)], [_row(3, 10.0, 4, segments=100), _row(0)],
-    [_row(0, 9.0), _row(1, 3.0), _row(3, 8.0)],
-    [_row(3, None, 20, "stalled-back"), _row(0), _row(1, None, 4)],
+    [_row(3, 10.0, 5), _row(0)], [_row(3, 10.0, 5, segments=999), _row(0)], [_row(3, 10.0, 4, segments=100), _row(0)],
+    [_row(0, 9.0), _row(1, 3.0), _row(3, 8.0)], [_row(3, None, 20, "stalled-back"), _row(0), _row(1, None, 4)],
     [_row(to, None, outcome="stalled-out") for to in (0, 1, 3)],
     [_row(1, 2.0, 0, "reset"), _row(3, 0.9), _row(0, 0.02)],
 )  # fmt: skip

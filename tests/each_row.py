@@ -22,11 +22,9 @@ _SHOWN = 120
 
 
 def each_row(
-    names: str | tuple[str, ...] | list[str],
-    table: Iterable[Any],
-    *,
+    names: str | tuple[str, ...] | list[str], table: Iterable[Any], *,
     ids: Iterable[str | None] | Callable[[Any], Any] | None = None,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., None]], Callable[..., None]]:  # fmt: skip
     """Return a decorator that tries a test on each row of `table`.
 
     `names`: the parameters that a row fills, as in `parametrize`. `ids`: how the rows are called. An empty table fails.

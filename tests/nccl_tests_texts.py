@@ -105,15 +105,13 @@ def render_text(report: Report, rows: Sequence[Measurement]) -> str:
             f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {host:>10} device {0:2d} [0000:00:00] {first.backend}"
             for rank, host in enumerate(_hosts(report, first))
         ),
-        "#",
-        f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place",
+        "#", f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place",
         _HEAD.format("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
         _HEAD.format("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2),
-        *map(_text_line, _lines(rows)),
-        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
+        *map(_text_line, _lines(rows)), f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
         f"# Avg bus bandwidth    : {sum(r.busbw_GBps for r in rows) / len(rows):g} ",
         *("#", f"# Collective test concluded: {name}", ""),
-    ]
+    ]  # fmt: skip
     return "\n".join(lines)
 
 

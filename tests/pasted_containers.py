@@ -101,9 +101,8 @@ SAYS = {
     % "rdma-0, rdma-1,rdma-2,rdma-3",
     "a slow NIC in a script's list": LINK.format("0c:00.0 mlx5_1", 32) + LINK.format("c0:00.0 mlx5_9", 16),
     "a file of the host": DOCKER % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t.xml -v /data:/data",
-    "a limit on processors": (POD % 32).replace(
-        "        nvidia.com/gpu: 8", '        cpu: "2"\n        nvidia.com/gpu: 8'
-    ),
+    "a limit on processors": (POD % 32).replace("        nvidia.com/gpu: 8",
+                                                '        cpu: "2"\n        nvidia.com/gpu: 8'),
     "little memory": (POD % 32).replace("nvidia.com/gpu: 8", "memory: 15Gi\n        nvidia.com/gpu: 8"),
     "workers beyond compose's count": COMPOSE.replace("count: all", "count: 2") % "shm_size: '16gb'"
     + "    command: torchrun --nproc-per-node 8 t.py\n",
@@ -128,7 +127,7 @@ SAYS = {
         "[   9.000000] mlx5_core 0000:29:00.0: firmware version: 28.42.1000\n"
         "[ 131.000000] mlx5_core 0000:29:00.0: probe_one:2050:(pid 4): mlx5_init_one failed with error code -110\n"
     ),
-}
+}  # fmt: skip
 SILENT = {
     "enough memory": (POD % 32).replace("nvidia.com/gpu: 8", "memory: 17Gi\n        nvidia.com/gpu: 8"),
     "all EFA devices": POD % 32,

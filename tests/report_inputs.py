@@ -145,14 +145,12 @@ def _health_inputs() -> Rows:
     """The state of a node by its tests and its numbers, now and a month later, what happened, and each of its days."""
     twice = _lost(0.3, 20, 12)
     series = {
-        "no number": [],
-        "as usual": [_lost(0.0, 10, 3)],
-        "lost": [_lost(0.2, 20, 12, "driver 550 → 560")],
+        "no number": [], "as usual": [_lost(0.0, 10, 3)], "lost": [_lost(0.2, 20, 12, "driver 550 → 560")],
         "lost twice": [_lost(0.3, 20, 12), _lost(0.1, 20, 20, number=replace(_RATE, name="all_gather 1 GiB"))],
         "measured no more": [_lost(0.3, 20, 12, last_s=FIRST_S)],
         "by both sums": [replace(twice, drift=replace(twice.drift, siblings=twice.drift.own))],
         "other software": [_lost(0.2, 20, 12), _lost(0.0, 1, 2, number=replace(_RATE, how="8 ranks, NCCL 2.30"))],
-    }
+    }  # fmt: skip
     for name, tests in _TESTS.items():
         course = functools.reduce(node_health.step, tests, NodeCourse())
         for number, of in series.items():

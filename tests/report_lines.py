@@ -187,14 +187,11 @@ _OURS = (
     *(_XML, _XML.replace("testsuites", "suites"), _XML.replace('name="ncclprobe"', 'name="x"'), _XML[:-9], f" {_XML}"),
     *(_PAGE, f"{_PAGE}</html>", _PAGE[:-9], _PAGE.replace(" · ncclprobe", ""), markdown.render(samples.SICK)),
     *(
-        "## a\n\nncclprobe b\n",
-        "## a\n\nx b\n",
-        "# a\n\nncclprobe b",
-        "## a\nncclprobe b",
+        "## a\n\nncclprobe b\n", "## a\n\nx b\n", "# a\n\nncclprobe b", "## a\nncclprobe b",
         "## a\n\nncclprobe b\nzeta\n",
     ),
     *("n[0-3],m1\n", "n1", "n1\n\n", "a b\n", "", prometheus.render(samples.SICK), "ncclprobe_x 1\ny 2"),
-)
+)  # fmt: skip
 
 
 def lines() -> Iterator[tuple[str, object]]:

@@ -6,10 +6,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ncclprobe"
 OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 OWN, KERNEL, NAMED = (
-    "the package's own files",
-    "files of the kernel",
-    "a path that is measured or looked at, not quoted",
-)
+    "the package's own files", "files of the kernel", "a path that is measured or looked at, not quoted",
+)  # fmt: skip
 ALLOWED = {
     "host/opener.py": "the opener", "commands/__init__.py": "/dev/null", "session/ssh/there.py": "/dev/null",
     "api.py": "a file in a folder of this call", "commands/deploy.py": OWN, "commands/demo.py": OWN,

@@ -29,11 +29,8 @@ def test_the_head_of_the_loop_and_the_lines_near_its_pause_show_what_it_asks_for
         ("while not os.path.exists(p):\n    time.sleep(1)", (2,), ("polls-file", "os.path.exists", 1)),
         ("while not w.is_completed(): sleep(1)", (1,), ("polls-work", "is_completed", 1)),
         ("while True:\n    if store.check(k): break\n    time.sleep(1)", (3,), ("polls-key", "store.check", 2)),
-        (
-            "while True:\n  try:\n    q.get_nowait()\n  except Empty:\n    sleep(1)",
-            (5,),
-            ("polls-queue", "get_nowait", 3),
-        ),
+        ("while True:\n  try:\n    q.get_nowait()\n  except Empty:\n    sleep(1)", (5,),
+         ("polls-queue", "get_nowait", 3)),
         (HELPER, (3, 4), ("polls-file", "os.path.exists", 5)),
         (HELPER, (3,), None),
         ("def f():\n    time.sleep(9)\nwhile os.path.exists(p): f()", (2,), None),  # no loop of this function
@@ -42,7 +39,7 @@ def test_the_head_of_the_loop_and_the_lines_near_its_pause_show_what_it_asks_for
         ("while not p.exists():\n    step()", (2,), None),  # no pause
         ("model.load(store.get('key'))", (1,), ("store-key", "store.get", 1)),
         ("while not p.exists():\n    time.sleep(1)", (7,), None),  # the file has changed
-    ]
+    ]  # fmt: skip
     for source, lines, wanted in some(rows):
         assert asked(tmp_path, source, *lines) == wanted, source
     monkeypatch.chdir(tmp_path)

@@ -29,16 +29,10 @@ OF_LAUNCHERS = {"launch", "slurm", "mpi"}  # launch.* judges what they say of th
 
 def findings(settings: Settings) -> list[Any]:
     return [
-        *unknown_var.run(settings, LOADED),
-        *retired_var.run(settings, LOADED),
-        *bool_word.run(settings, LOADED),
-        *number_text.run(settings),
-        *in_range.run(settings),
-        *unknown_text.run(settings),
-        *debugging.run(settings),
-        *overruled.run(settings, LOADED),
-        *forced_algo.run(settings, gpus(8), linked(8), TWO_NODES, LOADED),
-    ]
+        *unknown_var.run(settings, LOADED), *retired_var.run(settings, LOADED), *bool_word.run(settings, LOADED),
+        *number_text.run(settings), *in_range.run(settings), *unknown_text.run(settings), *debugging.run(settings),
+        *overruled.run(settings, LOADED), *forced_algo.run(settings, gpus(8), linked(8), TWO_NODES, LOADED),
+    ]  # fmt: skip
 
 
 def numbered(parameter: Parameter) -> bool:

@@ -41,14 +41,9 @@ class NoCounters:
 
 
 async def agree(
-    port: RailPort,
-    test: RailTest,
-    *,
-    leads: bool,
-    channel: RailChannel,
-    deadline: float,
+    port: RailPort, test: RailTest, *, leads: bool, channel: RailChannel, deadline: float,
     before: Callable[[str], Awaitable[None]] | None = None,
-) -> RailOutcome:
+) -> RailOutcome:  # fmt: skip
     """Tell the other end which port this one has, and note its answer."""
     if before:
         await before("out")

@@ -148,12 +148,10 @@ def test_the_number_that_is_shown_is_the_number_that_is_judged_whatever_the_mean
     [
         (BAND, 60, second(61), "fail", ""),
         (BAND, 60, second(99), "inconclusive", "intermittent: 60 GB/s at first and 99 when retested"),
-        (BAND, 60, second(80, 0.2), "inconclusive", ""),
-        (BAND, 60, Retest(60, 20.0, None, 1), "inconclusive", ""),
-        (GROSS, 20, second(21), "fail", ""),
-        (GROSS, 20, second(90), "inconclusive", "of at least 33.3"),
+        (BAND, 60, second(80, 0.2), "inconclusive", ""), (BAND, 60, Retest(60, 20.0, None, 1), "inconclusive", ""),
+        (GROSS, 20, second(21), "fail", ""), (GROSS, 20, second(90), "inconclusive", "of at least 33.3"),
     ],
-)
+)  # fmt: skip
 def test_what_fails_twice_fails_and_what_comes_and_goes_or_is_noise_is_inconclusive(
     band: Expectation, first: float, again: Retest, status: str, why: str
 ) -> None:

@@ -219,16 +219,12 @@ PLAIN: dict[str, tuple[str, str]] = {
     "switches that never add": (text((220, 226, 230, 232, 233), 8, A100, above=NO_MULTICAST), ""),
     "H800": (text((200, 205, 210, 213, 215), 8, "NVIDIA H800"), ""),
     "slow H800": (text((155, 160, 162, 162, 162), 8, "NVIDIA H800"), ""),
-    "through host memory": (
-        text((9.2, 9.4, 9.5, 9.6, 9.6), 4, L40S, each=2),
-        "--machine '2 x L40S, 2 sockets, no P2P, 2 NICs x 200 Gb/s roce'",
-    ),
-    "cards that share a NIC": (
-        text((9.6,) * 5, 4, L40S, each=2), "--machine '2 x L40S, 1 socket, 1 NIC x 100 Gb/s roce'"
-    ),
-    "cards at a third of a NIC": (
-        text((3.2,) * 5, 4, L40S, each=2), "--machine '2 x L40S, 1 socket, 1 NIC x 100 Gb/s roce'"
-    ),
+    "through host memory": (text((9.2, 9.4, 9.5, 9.6, 9.6), 4, L40S, each=2),
+                            "--machine '2 x L40S, 2 sockets, no P2P, 2 NICs x 200 Gb/s roce'"),
+    "cards that share a NIC": (text((9.6,) * 5, 4, L40S, each=2),
+                               "--machine '2 x L40S, 1 socket, 1 NIC x 100 Gb/s roce'"),
+    "cards at a third of a NIC": (text((3.2,) * 5, 4, L40S, each=2),
+                                  "--machine '2 x L40S, 1 socket, 1 NIC x 100 Gb/s roce'"),
     "two ranks on a GPU": (SHARED, ""),
     "two ranks on two GPUs": (APART, ""),
     "a bus without its domain": (SHARED.replace("0000:02:00", "0x02"), ""),
@@ -278,12 +274,10 @@ MADE = [
         (card(above), ONE_L40S)
         for above in (
             "mpirun -np 2 -x NCCL_IB_DISABLE=1 -x NCCL_SOCKET_IFNAME=eth0 ./all_reduce_perf",
-            "export NCCL_IB_DISABLE=1",
-            "$ NCCL_DEBUG=INFO NCCL_IB_DISABLE=1 ./all_reduce_perf -g 1",
+            "export NCCL_IB_DISABLE=1", "$ NCCL_DEBUG=INFO NCCL_IB_DISABLE=1 ./all_reduce_perf -g 1",
             "CUDA_VISIBLE_DEVICES=0,1 NCCL_IB_DISABLE=1 ./all_reduce_perf -g 1",
             "srun --export=ALL,NCCL_DEBUG=INFO,NCCL_IB_DISABLE=1 ./all_reduce_perf",
-            "docker run -e NCCL_IB_DISABLE='1' image",
-            "a:12:12 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",
+            "docker run -e NCCL_IB_DISABLE='1' image", "a:12:12 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",
             *("# export NCCL_IB_DISABLE=1", "echo try it with NCCL_IB_DISABLE=1 if this hangs"),
             *("export NCCL_IB_DISABLE=0", "export NCCL_NET=Socket"),
         )
@@ -329,17 +323,15 @@ MORE: dict[str, tuple[str, str]] = {
     "the text is too long": ("#" * (1 << 18) + "\n" + text(FAST, 4, above="my 4x H200 box", listed=()), ""),
     "TCP without a machine": (text((3, 3, 3, 3, 3), 16, above="export NCCL_IB_DISABLE=1"), ""),
     "TCP, GPUs not named": (lines("export NCCL_IB_DISABLE=1", BARE), ""),
-    "TCP of a machine with sockets": (
-        card("export NCCL_IB_DISABLE=1"), "--machine '1 x L40S, 1 NIC x 100 Gb/s sockets'"
-    ),
+    "TCP of a machine with sockets": (card("export NCCL_IB_DISABLE=1"),
+                                      "--machine '1 x L40S, 1 NIC x 100 Gb/s sockets'"),
     "TCP of a machine with Omni-Path": (card("export NCCL_IB_DISABLE=1"), "--machine '1 x L40S, 1 NIC x 100 Gb/s opa'"),
     "TCP and another setting": (card("NCCL_ALGO=Ring NCCL_IB_DISABLE=1 ./all_reduce_perf"), ONE_L40S),
     "another setting": (card("NCCL_ALGO=Ring NCCL_PROTO=Simple ./all_reduce_perf"), ONE_L40S),
     "no multicast, GPUs not named": (lines(NO_MULTICAST, BARE), ""),
     "no multicast and a setting": (one(RING, above=f"{NO_MULTICAST}\nNCCL_ALGO=Ring ./all_reduce_perf"), DGX),
-    "too fast between nodes": (
-        text((142, 143, 143.5, 143.8, 143.9), 16, RTX5090), "--machine '8 x RTX 5090' --nodes 2"
-    ),
+    "too fast between nodes": (text((142, 143, 143.5, 143.8, 143.9), 16, RTX5090),
+                               "--machine '8 x RTX 5090' --nodes 2"),
     "too fast for any box": (text(TOO_FAST, 8, RTX5090), "--machine '8 x RTX 5090, P2P'"),
     "too fast for two sockets": (text((42, 43, 43, 43, 43), 8, RTX5090), "--machine '8 x RTX 5090, 2 sockets, no P2P'"),
     "too fast for a named type": (text(TOO_FAST, 8, H100), DGX),
@@ -383,15 +375,13 @@ def test_a_row_warns_and_never_fails_by_assumed_nics(name: str, tmp_path: Path) 
 LINES = WHOLE.splitlines()
 WRAPPED = [line[at : at + 50] for line in LINES for at in range(0, len(line), 50)]
 MARKS: dict[str, Callable[[int, str], str]] = {
-    "mpirun": lambda n, line: f"[1,{n % 16}]<stdout>:{line}",
-    "srun": lambda n, line: f" {n % 16}: {line}",
+    "mpirun": lambda n, line: f"[1,{n % 16}]<stdout>:{line}", "srun": lambda n, line: f" {n % 16}: {line}",
     "kubectl": lambda n, line: f"[pod/nccl-test-launcher-x7/mpi] {line}",
     "kubelet": lambda n, line: f"2026-03-0{1 + n % 9}T10:00:00.123456789Z stdout F {line}",
     "compose": lambda n, line: f"nccl-1  | {line}",
     "kubectl and mpirun": lambda n, line: f"[pod/a/mpi] [1,0]<stdout>: {line}",
     "Ray and mpirun": lambda n, line: f"(head, rank=0, pid=3808) [1,0]<stdout>:{line}",
-    "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m",
-    "DOS": lambda n, line: line + "\r",
+    "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m", "DOS": lambda n, line: line + "\r",
     "a heading of each comment": lambda n, line: line.lstrip("#"),
     "Open MPI 5": lambda n, line: f"[prterun-n0-71@1,0]<stdout>: {line}",
     "Python's logging": lambda n, line: f"2026-11-02 10:11:{n:02},345 - INFO - {line}",
@@ -402,7 +392,7 @@ MARKS: dict[str, Callable[[int, str], str]] = {
         "| " + " | ".join(line.split()) + " |" if line[:1] != "#" or " size " in line else line
     ),
     "decimal commas": lambda n, line: line.replace(".", ",") if line[:1] == " " else line,
-}
+}  # fmt: skip
 PASTED = {
     **{name: ([mark(n, line) for n, line in enumerate(LINES)], "") for name, mark in MARKS.items()},
     "wrapped": (WRAPPED, HGX),

@@ -70,17 +70,13 @@ def read(text: str, gpu: str | None = None, rate: float | None = None, *, networ
 ASSUMED = "slots and P2P as the GPU has them, AMD CPUs"
 INTEL = 'vendor="GenuineIntel" familyid="6" modelid="143"'
 XML: dict[str, tuple[str, str | None, float | None]] = {
-    "InfiniBand": (H100, None, None),
-    "Ethernet": (ETHERNET, None, None),
+    "InfiniBand": (H100, None, None), "Ethernet": (ETHERNET, None, None),
     "EFA": (ETHERNET.replace('vendor="0x15b3"', 'vendor="0x1d0f"'), None, None),
     "interfaces": (H100.replace("mlx5_", "eth"), None, None),
     "no GPUDirect": (H100.replace('6" gdr="1"', '6" gdr="0"'), None, None),
-    "hosts of one NVLink fabric are one domain": (TRAYS, None, None),
-    "without C2C": (GRACE, "GH200", None),
-    "with C2C": (C2C, "GH200", None),
-    "a cloud's file without GPUs and speeds": (BARE, "H100 SXM", 400),
-    "such a file of cards": (BARE, "H100 PCIe", 200),
-    "no P2P": (L40S, "RTX 4090", None),
+    "hosts of one NVLink fabric are one domain": (TRAYS, None, None), "without C2C": (GRACE, "GH200", None),
+    "with C2C": (C2C, "GH200", None), "a cloud's file without GPUs and speeds": (BARE, "H100 SXM", 400),
+    "such a file of cards": (BARE, "H100 PCIe", 200), "no P2P": (L40S, "RTX 4090", None),
     "interfaces without a wire, and repeated ones": (VIRTUAL, "RTX 4090", None),
     "power9": (SMALL.replace('arch="x86_64"', 'arch="ppc64"'), None, None),
     "unknown architecture": (SMALL.replace('arch="x86_64"', 'arch="riscv"'), None, None),
@@ -96,7 +92,7 @@ XML: dict[str, tuple[str, str | None, float | None]] = {
         for name in ("rocep145s0", "bnxt_re0", "rdmap16s0", "hfi1_0", "cxi0")
     },
     **{path: (matrix("NV18", path), "H200", 400) for path in ("PIX", "PXB", "PHB", "NODE", "SYS")},
-}
+}  # fmt: skip
 """Files with the GPU and the rate that their users give; their machines are in tests/data/command_values/xml.txt."""
 
 

@@ -329,25 +329,21 @@ PLUGINS: Said = {
         "/usr/local/gib/lib64": "libnccl-net_gib.so", "/usr/local/tcpx/lib64": "libnccl-net.so",
         "/opt/hpcx/nccl_rdma_sharp_plugin/lib": "libnccl-net.so", "/ucx": "libnccl-gin-ucx.so"}.items()}}  # fmt: skip
 NVML: Said = {
-    ("nvml", "nvmlDeviceGetCount"): "2",
-    ("nvml", "nvmlSystemGetCudaDriverVersion"): "12080",
-    ("nvml", "nvmlSystemGetDriverVersion"): '"570.86.15"',
-    ("nvml", "nvmlSystemGetNVMLVersion"): '"12.570.86.15"',
+    ("nvml", "nvmlDeviceGetCount"): "2", ("nvml", "nvmlSystemGetCudaDriverVersion"): "12080",
+    ("nvml", "nvmlSystemGetDriverVersion"): '"570.86.15"', ("nvml", "nvmlSystemGetNVMLVersion"): '"12.570.86.15"',
     **{("nvml", "nvmlDeviceGetName", n): '"NVIDIA H200"' for n in (0, 1)},
     **{("nvml", "nvmlDeviceGetUUID", n): f'"GPU-{n}"' for n in (0, 1)},
     **{("nvml", "nvmlDeviceGetPciInfo", n): {"busId": f"00000000:0{n}:00.0"} for n in (0, 1)},
     ("nvml", "nvmlDeviceGetMemoryInfo", 0): {"total": 1 << 37, "used": 5},
-    ("nvml", "nvmlDeviceGetRemappedRows", 0): [3, 2, 1, 0],
-    ("nvml", "nvmlDeviceGetMigMode", 0): [1, 0],
-    ("nvml", "nvmlDeviceGetComputeMode", 0): 2,
-    ("nvml", "nvmlDeviceGetCudaComputeCapability", 0): [9, 0],
-    ("nvml", "nvmlDeviceGetPersistenceMode", 0): 1,
-    ("nvml", "nvmlDeviceGetCurrentClocksEventReasons", 0): 0x10C,
+    ("nvml", "nvmlDeviceGetRemappedRows", 0): [3, 2, 1, 0], ("nvml", "nvmlDeviceGetMigMode", 0): [1, 0],
+    ("nvml", "nvmlDeviceGetComputeMode", 0): 2, ("nvml", "nvmlDeviceGetCudaComputeCapability", 0): [9, 0],
+    ("nvml", "nvmlDeviceGetPersistenceMode", 0): 1, ("nvml", "nvmlDeviceGetCurrentClocksEventReasons", 0): 0x10C,
     ("nvml", "nvmlDeviceGetEnforcedPowerLimit", 0): 699600,
     ("nvml", "nvmlDeviceGetViolationStatus", 0, 1): {"violationTime": 1_600_000_000},
     ("nvml", "nvmlDeviceGetComputeRunningProcesses", 0): [5 << 30, None],
     ("nvml", "nvmlDeviceGetGpuFabricInfoV", 0): {
-        "clusterUuid": [*range(16)], "status": 3, "cliqueId": 7, "state": 3, "healthMask": 0x401}}  # fmt: skip
+        "clusterUuid": [*range(16)], "status": 3, "cliqueId": 7, "state": 3, "healthMask": 0x401},
+}  # fmt: skip
 NIC_COUNTERS: Said = {
     ("list", traffic.NET): ["bonding_masters", "eth0", "eth1", "lo"],
     ("files", "/sys/class/net/eth0/statistics"): {"tx_bytes": "100", "rx_bytes": "70", "rx_errors": "0"},

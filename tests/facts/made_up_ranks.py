@@ -64,12 +64,9 @@ def of_four(pid: int, rank: int, master: str = "n1", local: str = "") -> dict[st
 
 
 def of_spawned(
-    *processes: dict[str, Any],
-    connections: list[dict[str, Any]],
-    pid: int = 9,
-    told: Mapping[int, dict[str, int]] | None = None,
-    groups: str = "",
-) -> LocalRanks:
+    *processes: dict[str, Any], connections: list[dict[str, Any]], pid: int = 9,
+    told: Mapping[int, dict[str, int]] | None = None, groups: str = "",
+) -> LocalRanks:  # fmt: skip
     """Return the ranks that are found among processes without variables, with these connections.
 
     `told` are the numbers in variables of processes whose stacks are read, `groups` the ranks of the recorded group.

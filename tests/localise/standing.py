@@ -52,19 +52,13 @@ WAITS = both(IDLE)
 
 
 def looked(
-    states: Mapping[int, Both],
-    first: FlightRecords = NOTHING,
-    second: FlightRecords | None = None,
-    stacks: Mapping[int, tuple[Stack, Stack]] | None = None,
-    world: int = 0,
-    absent: tuple[int, ...] = (),
+    states: Mapping[int, Both], first: FlightRecords = NOTHING, second: FlightRecords | None = None,
+    stacks: Mapping[int, tuple[Stack, Stack]] | None = None, world: int = 0, absent: tuple[int, ...] = (),
     ras: tuple[RasAnswer | Absent, RasAnswer | Absent] = (GONE, GONE),
-    wires: tuple[tuple[Connection, ...], tuple[Connection, ...]] = ((), ()),
-    silent: tuple[int, ...] = (),
-    gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()),
-    port: int | None = None,
+    wires: tuple[tuple[Connection, ...], tuple[Connection, ...]] = ((), ()), silent: tuple[int, ...] = (),
+    gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()), port: int | None = None,
     threads: tuple[tuple[ThreadPlace, ...], ...] = (),
-) -> JobState:
+) -> JobState:  # fmt: skip
     """Return how a job stands whose ranks, all on one node, were seen so."""
     launch = Launch("torchrun", world_size=world or len(states), local_world_size=len(states), master_port=port)
     ranks = tuple(JobProcess(100 + rank, 1, "python", rank, replace(launch, local_rank=rank)) for rank in states)

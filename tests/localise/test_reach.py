@@ -17,12 +17,9 @@ def everyone(nodes: int) -> set[Pair]:
 
 def spoilt(kind: str, a: int, b: int, tested: set[Pair]) -> set[Pair]:
     wrong = {
-        "node": lambda x, y: a in (x, y),
-        "into": lambda x, y: y == a,
-        "out of": lambda x, y: x == a,
-        "pair": lambda x, y: {x, y} == {a, b},
-        "direction": lambda x, y: (x, y) == (a, b),
-    }[kind]
+        "node": lambda x, y: a in (x, y), "into": lambda x, y: y == a, "out of": lambda x, y: x == a,
+        "pair": lambda x, y: {x, y} == {a, b}, "direction": lambda x, y: (x, y) == (a, b),
+    }[kind]  # fmt: skip
     return {pair for pair in tested if wrong(*pair)}
 
 

@@ -50,13 +50,11 @@ def test_wrappers_wrap_what_is_inside_at_any_depth() -> None:
 
 
 COMPLAINTS = {
-    "closed": (
-        "Connection closed by remote peer", "Connection closed by peer", "Connection reset by peer", "Broken pipe",
-        "write: broken pipe", "store was unexpectedly closed", "Read error [10.0.0.1]", "Write error [10.0.0.1]",
-        "remote process exited", "the peer has likely closed it", "Connection refused", "connection refused",
-        "socketProgress: Connection closed", "NCCL communicator was aborted", "ncclRemoteError: see above",
-        "*** SIGTERM (@0x3e8) received by PID 7",
-    ),
+    "closed": ("Connection closed by remote peer", "Connection closed by peer", "Connection reset by peer",
+               "Broken pipe", "write: broken pipe", "store was unexpectedly closed", "Read error [10.0.0.1]",
+               "Write error [10.0.0.1]", "remote process exited", "the peer has likely closed it", "Connection refused",
+               "connection refused", "socketProgress: Connection closed", "NCCL communicator was aborted",
+               "ncclRemoteError: see above", "*** SIGTERM (@0x3e8) received by PID 7"),
     "timed out": ("Timed out", "wait timed out", "Socket Timeout", "timeout", "retrieving ncclUniqueId from [0]",
                   "exception detected by watchdog at work: 7"),
     "otherwise": ("ValueError: bad sample", "Connection is open"),

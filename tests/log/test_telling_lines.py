@@ -182,13 +182,12 @@ OF_OTHERS = (
     "collective", "collectives", "signal",
 )  # fmt: skip
 LESS = {
-    "advice": (
-        "to enable", "for more info", "for more details", "for more information", "please try", "please see",
-        "please check", "please refer", "please make sure", "make sure", "to find out", "see the", "see http",
-        "see https", "for debugging", "compile with", "this usually is caused by", "you can also", "consider setting",
-        "consider passing", "consider decorating", "consider using", "to avoid", "could be caused by",
-        "might be asynchronously", "if you", "if your", "if this", "if the", "usually means", "most likely caused by",
-        "run with", "to troubleshoot"),
+    "advice": ("to enable", "for more info", "for more details", "for more information", "please try", "please see",
+               "please check", "please refer", "please make sure", "make sure", "to find out", "see the", "see http",
+               "see https", "for debugging", "compile with", "this usually is caused by", "you can also",
+               "consider setting", "consider passing", "consider decorating", "consider using", "to avoid",
+               "could be caused by", "might be asynchronously", "if you", "if your", "if this", "if the",
+               "usually means", "most likely caused by", "run with", "to troubleshoot"),
     "goes on": (
         "retry", "retrying", "falling back", "fallback", "ignored", "ignoring", "instead", "using internal",
         "won't affect", "deprecated", "UserWarning", "continuing", "still trying", "set by environment", "closing",

@@ -263,13 +263,9 @@ class Unsteady(Link):
     ids=["a steady link", "one that becomes steady", "what the budget cannot reach", "a call longer than the budget"],
 )
 def test_batches_are_added_until_the_interval_is_narrow_or_the_budget_is_spent(
-    monkeypatch: pytest.MonkeyPatch,
-    made: Callable[[], Link],
-    changes: dict[str, Any],
-    iters: int,
-    batches: tuple[int, int],
-    reached: bool,
-) -> None:
+    monkeypatch: pytest.MonkeyPatch, made: Callable[[], Link], changes: dict[str, Any], iters: int,
+    batches: tuple[int, int], reached: bool,
+) -> None:  # fmt: skip
     link = linked(monkeypatch, made())
     [row] = measured(plan(precision=0.02, **changes), link)
     assert (row.iters, row.precision_asked) == (iters, 0.02)

@@ -46,12 +46,9 @@ def ends(library: Path, tmp_path: Path) -> Ends:
     """Tests the rail between two devices, and returns what both ends saw."""
 
     def test(
-        left: str = device("left", 1),
-        right: str = device("right", 2),
-        one: RailPort = LEFT,
-        other: RailPort = RIGHT,
+        left: str = device("left", 1), right: str = device("right", 2), one: RailPort = LEFT, other: RailPort = RIGHT,
         test: RailTest = QUICK,
-    ) -> Pair:
+    ) -> Pair:  # fmt: skip
         with fake_verbs.variables(fake_verbs.environment(library, tmp_path, left, right)):
             return asyncio.run(both(one, other, test))
 
@@ -86,9 +83,7 @@ def test_a_healthy_rail_carries_every_byte_both_ways(ends: Ends, pairs: int) -> 
     ("left", "right", "gid_index", "peer"),
     [
         (
-            device("left", 1),
-            device("right", 2, mtu=4),
-            3,
+            device("left", 1), device("right", 2, mtu=4), 3,
             {"device": "right", "link_layer": "Ethernet", "state": "ACTIVE", "gid": "00000000000000000000ffff0a000002",
              "gid_type": "RoCE v2", "active_mtu": 2048, "rate_gbps": 400.0, "pkey": 0xFFFF},
         ),

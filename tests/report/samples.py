@@ -60,23 +60,18 @@ def verdict(status: Status, *findings: Finding, node: str | None = "n0", id: str
 
 HEALTHY = report(verdict(Status.PASS), status=Status.PASS)
 SICK = report(
-    verdict(Status.FAIL, LOST_LANES, note("GPU0", "is new")),
-    verdict(Status.PASS, node="n1"),
+    verdict(Status.FAIL, LOST_LANES, note("GPU0", "is new")), verdict(Status.PASS, node="n1"),
     verdict(Status.WARN, warn("eth0", "is slow"), node="n1", id="host.eth"),
     verdict(Status.UNKNOWN, node="n1", id="ib.state", why="permission denied", required=True),
     verdict(Status.UNKNOWN, node="n1", id="pci.aer", why="permission denied"),
     verdict(Status.SKIP, node="n1", id="env.hca", why="applies only to jobs on GPUs"),
     verdict(Status.FAIL, fail("n2", "differs", blame="unknown", nodes=("n2",)), node=None, id="sync.nccl"),
-    verdict(Status.PASS, node="n2", id="pci.width"),
-    verdict(Status.PASS, node="n2", id="pci.aspm"),
-    missing_nodes=("n3", "n4"),
-    measurements=ROWS,
-    groups=(GROUP,),
+    verdict(Status.PASS, node="n2", id="pci.width"), verdict(Status.PASS, node="n2", id="pci.aspm"),
+    missing_nodes=("n3", "n4"), measurements=ROWS, groups=(GROUP,),
     copies=(COPY, replace(COPY, kind="d2d", peer="GPU1", GBps=300.0, status="pass")),
     localisation=Localisation(3, "node", (SLOWEST,), tests=24),
-    suppressed=(Suppression("ib.state", "mlx5_9:1", "storage port"),),
-    notes=("a fallback was taken",),
-)
+    suppressed=(Suppression("ib.state", "mlx5_9:1", "storage port"),), notes=("a fallback was taken",),
+)  # fmt: skip
 INCONCLUSIVE = report(status=Status.UNKNOWN, notes=("ended by SIGTERM while rank 0 was in phase 'timing'",))
 
 

@@ -129,8 +129,7 @@ def refusal(path: Path, data: bytes) -> str:
 @each_row(
     ("text", "words"),
     [
-        (WHOLE[: len(WHOLE) // 2], "not a complete ncclprobe.report/1 report"),
-        ("", "not a complete"),
+        (WHOLE[: len(WHOLE) // 2], "not a complete ncclprobe.report/1 report"), ("", "not a complete"),
         ("[" * 100_000, ""),
         ('{"schema": "ncclprobe.report/0"}', "its schema is ncclprobe.report/0; this version reads ncclprobe.report/1"),
         ('{"schema": "\x7f\\u001b[2J"}', "its schema is"),
@@ -146,14 +145,12 @@ def refusal(path: Path, data: bytes) -> str:
         (json.dumps({**PLAIN, "missing_nodes": ["n2"]}), "missing node n2 contradicts status pass"),
         (json.dumps({"schema": "ncclprobe.report/1", "x": "y"}), "missing required field"),
         ('{"schema": "ncclprobe.report/1", "checks": ' + "[" * 100_000, "not a complete"),
-        (json.dumps({**PLAIN, "command": "x" * 10**6, "started": 5}), "not a complete"),
-        (b"\xff\xfe{\x00}\x00", ""),
-        (b"\x89PNG\r\n", ""),
-        (b"\x00" * 64, ""),
+        (json.dumps({**PLAIN, "command": "x" * 10**6, "started": 5}), "not a complete"), (b"\xff\xfe{\x00}\x00", ""),
+        (b"\x89PNG\r\n", ""), (b"\x00" * 64, ""),
         (WHOLE.replace("{", '{"x": [' + "[]," * 5_000_000 + "[]],", 1), "more than 5000000 lists and objects"),
     ],
     ids=map(str, range(22)),
-)
+)  # fmt: skip
 def test_what_is_no_whole_report_of_this_schema_is_refused_in_one_line(
     tmp_path: Path, text: str | bytes, words: str
 ) -> None:
@@ -168,19 +165,11 @@ def test_wherever_a_report_is_cut_it_is_refused(tmp_path_factory: pytest.TempPat
 @each_row(
     "changes",
     [
-        {"interval_us": [0.0, 5.0]},
-        {"interval_us": [9.0, 5.0]},
-        {"nbytes": 10**400},
-        {"nbytes": -1},
-        {"nodes": 0},
-        {"ranks": 10**9},
-        {"busbw_GBps": 1e308},
-        {"busbw_GBps": -1.0},
-        {"iters": 1 << 63},
-        {"time_us": {"mean": 0.0}},
+        {"interval_us": [0.0, 5.0]}, {"interval_us": [9.0, 5.0]}, {"nbytes": 10**400}, {"nbytes": -1}, {"nodes": 0},
+        {"ranks": 10**9}, {"busbw_GBps": 1e308}, {"busbw_GBps": -1.0}, {"iters": 1 << 63}, {"time_us": {"mean": 0.0}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_number_that_nobody_can_have_measured_is_refused(
     tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,12 +177,9 @@ class Unwritable(io.StringIO):
     ],
 )
 def test_an_output_that_cannot_be_written_costs_neither_rows_nor_the_verdict(
-    tmp_path: Path,
-    error: Exception | None,
-    lines: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, error: Exception | None, lines: int, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("COLUMNS", "1")
     if error:
         monkeypatch.setattr(sys, "stdout", Unwritable(error))

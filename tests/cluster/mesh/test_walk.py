@@ -201,13 +201,9 @@ def odd(answers: Mapping[str, Any], until: int = 99) -> Handler:
     ],
 )
 def test_what_a_node_does_not_answer_as_it_should_is_told_apart(
-    answers: dict[str, Any],
-    until: int,
-    thorough: bool,
-    expected: tuple[str, int, str, int | None],
-    rate: bool,
+    answers: dict[str, Any], until: int, thorough: bool, expected: tuple[str, int, str, int | None], rate: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     for name in ("TRY_S", "LARGE_S", "STREAM_S", "WHOLE_S", "_SIZE_S", "_QUEUE_S"):
         monkeypatch.setattr(module, name, 0.6)
     (row,) = asyncio.run(beside(odd(answers, until), 10.0, thorough)).rows
