@@ -270,7 +270,8 @@ def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, ho
 def test_what_nvidia_smi_says_of_other_users_and_of_boards_stays_behind(
     host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "<gpu><serial>1650</serial><process_name>/home/a/b</process_name><pid>7</pid><used>1 MiB</used></gpu>"
+    said = "<gpu><serial>1</serial><board_id>2</board_id><process_name>/home/a/b</process_name><pid>7</pid>"
+    said += "<value>3</value><used>1 MiB</used><supported_graphics_clock>9 MHz</supported_graphics_clock></gpu>"
     asked_of("nvidia-smi", said, tmp_path, monkeypatch)
     assert host.ask("run", "nvidia-smi", "-q", "-x").strip() == "<gpu><used>1 MiB</used></gpu>"
 

@@ -336,15 +336,27 @@ KINDS = ("is_loopback", "is_link_local", "is_multicast", "is_unspecified")
 def test_an_address_stays_in_its_range(value: int, long: int) -> None:
     new = Pseudonyms(b"k")
     before, after = IPv4Address(value), new.ipv4(IPv4Address(value))
-    for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"):
-        assert (before in ip_network(net)) == (after in ip_network(net))
     assert [getattr(before, kind) for kind in KINDS] == [getattr(after, kind) for kind in KINDS]
     one, other = IPv6Address(long), new.ipv6(IPv6Address(long))
     kinds = (*KINDS, "is_site_local")
     assert [getattr(one, kind) for kind in kinds] == [getattr(other, kind) for kind in kinds]
     assert (one.ipv4_mapped is None) == (other.ipv4_mapped is None)
-    every = [IPv6Address(text) for text in ("::1", "ff02::1", "ff05::1:3", "2001:db8::1", "fd00::7")]
-    assert [new.ipv6(each) == each for each in every] == [True, True, True, False, False]
+
+
+RANGES = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.2.0/24", "198.51.100.0/24",
+          "203.0.113.0/24", "198.18.0.0/15", "fe80::/64", "fec0::/10", "fc00::/8", "fd00::/8", "2000::/3",
+          "2001:db8::/32", "::/64", "64:ff9b::10.0.0.0/104", "::ffff:10.0.0.0/104", "::10.0.0.0/104")  # fmt: skip
+
+
+@each_row("key", [b"a", b"b", b"c", b"d", b"e", b"f"])
+def test_the_last_address_of_a_range_stays_in_it_and_what_means_no_host_stays(key: bytes) -> None:
+    new = Pseudonyms(key)
+    for net in map(ip_network, RANGES):
+        last = net.broadcast_address - 1
+        after = new.ipv4(last) if isinstance(last, IPv4Address) else new.ipv6(last)
+        assert (after in net, after != last) == (True, True), net
+    kept = ["0.1.2.3", "127.0.0.5", "169.254.1.2", "224.0.0.9", "255.255.240.0", "::", "::1", "ff02::1", "ff05::1:3"]
+    assert [str(new.ipv6(each) if each.version == 6 else new.ipv4(each)) for each in map(ip_address, kept)] == kept
 
 
 @given(digits=st.text("0123456789abcdef", min_size=32, max_size=32), length=st.integers(1, 32))

@@ -108,6 +108,8 @@ def _connection(state: int, *attributes: tuple[int, bytes]) -> object:
 
 
 _TORCH, _SPAWN = "/p/torch/distributed", "/p/torch/multiprocessing/spawn"
+_OF_CALLS = ("src", "dst", "group_src", "group_dst", "tag", "ranks", "group_name", "init_method", "world_size", "rank",
+             "backend", "hostname", "port", "key", "other")  # fmt: skip
 
 
 def _frame(file: str, values: Mapping[str, str | None] | None, arguments: int = 0, name: str = "f") -> dict[str, Any]:
@@ -235,9 +237,9 @@ def _said_by_child(said: str, started: bool = False) -> object:
         return _refused(child.ask, "ranks", ("1", "RANK"), 1.5)
 
 
-def _broken(error: Exception) -> object:
-    with mock.patch.object(processes, "state_of_process", side_effect=error):
-        return processes._answer({"do": "process", "of": ["7", "1", "2"]}, ())
+def _with(place: str, instead: Any, work: Callable[..., object], *given: Any) -> object:
+    with mock.patch(f"ncclprobe.host.{place}", instead):
+        return work(*given)
 
 
 _PROCESSES: Mapping[int, tuple[str, str, int, Any, str]] = {
@@ -269,16 +271,6 @@ def _ranks(root: int, *names: str) -> object:
     ):  # fmt: skip
         found = processes.ranks_here(root, names, {"A", "RANK"})
     return found["processes"], found["hidden"], len(found["late"]), found["late"][:1]
-
-
-def _variables(said: bytes) -> object:
-    with mock.patch.object(processes, "bytes_of", side_effect=lambda path: path.encode()[-9:] + b"=1\0" + said):
-        return processes.environment(77)
-
-
-def _parent(stat: str) -> str:
-    with mock.patch.object(tcp_sockets, "_text", return_value=stat):
-        return tcp_sockets._parent("7")
 
 
 def _datagram(kind: int, data: bytes) -> bytes:
@@ -369,11 +361,14 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             (f"{_TORCH}/c10d.py", {"kwargs": "{}"}), (f"{_TORCH}/c10d.py", {"args": "(1, ...)"}), ("/t.py", {}),
             ("/lib/threading.py", {"self": "<Event>", "src": "1"}), ("/filelock/x.py", {"lock_filename": "'/l'"}),
             ("/t.py", {"a": "2", "b": "<frame at 0x1>"}, 2), ("/t.py", {"a": "2", "b": "<frame at 0x1>"}, 1),
-            ("/t.py", {"a": "x", "b": "<frame at 0x1>"}, 2), ("/t.py", {"args": "<ProcessGroup at 0x1>"}))]),
+            ("/t.py", {"a": "x", "b": "<frame at 0x1>"}, 2), ("/t.py", {"args": "<ProcessGroup at 0x1>"}),
+            (f"{_TORCH}/c10d.py", dict.fromkeys(_OF_CALLS, "7")), ("/t.py", dict.fromkeys((*_OF_CALLS, "peer"), "3")),
+            ("/torch/utils/cpp_extension.py", {"build_directory": "'/b'", "src": "1"}))]),
         "numbers in variables": (_numbered, [(_frame("t.py", {"rank": "7"}), _frame("t.py", {"rank": "2", "token": "5",
             "world": "3"}, 0, "main")), (_frame("t.py", {"rank": "<Rank>"}), _frame(f"{_SPAWN}.py", {"i": "1"}, 0,
             "_wrap")), (_frame("t.py", {"i": "4", "r": "1" * 12}),), (_frame(f"{_SPAWN}.py", {"i": "1"}),), (_frame(
-            "x.py", {"i": "1"}, 0, "_wrap"),), (_frame("t.py", {"rank": None}),), (_frame("t.py", None),)]),
+            "x.py", {"i": "1"}, 0, "_wrap"),), (_frame("t.py", {"rank": None}),), (_frame("t.py", None),),
+            (_frame("t.py", dict.fromkeys((*py_spy.RANKS, *py_spy.WORLDS, "x"), "3")),)]),
         "errors of the system": (lambda error: repr(command.as_host_error(error, "x")), [
             FileNotFoundError(2, "no"), NotADirectoryError(20, "no"), PermissionError(13, "Permission denied"),
             PermissionError(1, "Operation not permitted"), PermissionError(), MemoryError(), ValueError("odd"),
@@ -407,7 +402,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "rank_servers.left_dump", "left_dump", "7", "3"), ("rank_servers.ask_server", "server", "7", "p", "1"), (
             "rank_servers.ask_ras", "ras", "a:1", "2", "9"), ("user_limits.lines_of", "user_limits", "7"), (
             "tcp_sockets.connections", "connections", "1", "10", "11"), ("tcp_sockets.at_port", "at_port", "29500",
-            "10", "11"), ("elf.objects", "elf_objects", "/a", "b")]),
+            "10", "11"), ("elf.objects", "elf_objects", "/a", "b"), ("distributions.versions", "packages"), (
+            "live.matching", "kernel_log", "p"), ("elf.cached", "ld_cache", "a", "b")]),
         "pages that stayed": (_resident, [((3, 10), (1, 30)), ((3, 10), None), (None,), ((0, 0),), ((10, 10),), ()]),
         "sockets at a port": (_of_port, [(9, "7"), (9, "9", "7"), (1, "7"), (9, "8", "7")]),
         "NVML that is not there": (_no_library, [("x: No such file",), ("wrong ELF class",), ("x", ":/a")]),
@@ -421,13 +417,17 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             {"do": "ranks", "of": []}, {"do": "ranks", "of": ["x", "y"]}]),
         "what a child of processes says": (_said_by_child, [
             ('{"said": {"a": [1]}}',), ('{"refused": "Denied", "why": "x"}',), ("", True), ("", False)]),
-        "errors in the child of processes": (_broken, [OSError(5, "x"), Missing("x"), ValueError("x"), KeyError("x")]),
+        "errors in the child of processes": (lambda error: _with("processes.state_of_process",
+            mock.Mock(side_effect=error), processes._answer, {"do": "process", "of": ["7", "1"]}, ()), [
+            OSError(5, "x"), Missing("x"), ValueError("x"), KeyError("x")]),
         "refusals of NVML": (lambda error: nvml_server.Library()._attempt(mock.Mock(side_effect=error), "f: "), [
             ImportError("x"), AttributeError("x"), TypeError("x"), ctypes.ArgumentError("x"), ValueError("x")]),
         "processes that may be ranks": (_ranks, [
             (0, "RANK"), (0,), (0, "X", "WORLD"), (5, "X"), (6, "X"), (20, "X"), (-1, "X"), (99, "X")]),
-        "variables of a running process": (_variables, [b"A=b=c\0D=\0odd\0=e\0\xff=1\0A=f", b""]),
-        "parents of processes": (_parent, [("7 (a) b) S 5 0",), ("7 (a) S",), ("",)]),
+        "variables of a running process": (lambda said: _with("processes.bytes_of",
+            lambda path: path[-9:].encode() + said, processes.environment, 77), [b"=1\0A=b=c\0D=\0odd\0\xff=1", b""]),
+        "parents of processes": (lambda stat: _with("tcp_sockets._text", lambda *_: stat, tcp_sockets._parent, "7"), [
+            ("7 (a) b) S 5 0",), ("7 (a) S",), ("",)]),
         "namespaces": (_of(lambda path: _refused(tcp_sockets.same_network, Path(path))), [{"ns/net": "->net:[1]"}]),
         "answers about sockets": (_told_of_sockets, [(_datagram(20, b"ab"), b"".join(starmap(_datagram, ((20, b"cdefg"),
             (20, b"h"), (3, b""), (20, b""))))), (_datagram(20, b"ab") + _datagram(2, struct.pack("=i", -13)),)]),
