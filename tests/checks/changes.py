@@ -16,7 +16,7 @@ from ncclprobe.model.values import Struct, replace
 from tests.checks.edges import says
 
 CHANGES = Path(__file__).parents[1] / "data" / "case_changes.txt"
-_LONGEST, _MOST = 30_000, 20
+_LONGEST, _MOST = 30_000, 18
 
 
 def changes(rules: Iterable[Check]) -> Iterator[str]:

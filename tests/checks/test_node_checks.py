@@ -9,7 +9,7 @@ from ncclprobe.checks.gpu import at
 from ncclprobe.checks.gpu.driver import BOX, BUS, log, xid
 from ncclprobe.checks.gpu.siblings import p2p
 from ncclprobe.checks.gpu.state import HEALTHY, box, remap
-from ncclprobe.checks.host import EIGHT, FOUR, NIC, SMALL, TORCHRUN, TWO_SOCKETS, allowed, ranks_here, user
+from ncclprobe.checks.host import EIGHT, FOUR, NIC, SMALL, TORCHRUN, TWO_SOCKETS, allowed, user
 from ncclprobe.checks.ib import fixtures
 from ncclprobe.checks.ib.fixtures import EDR, gpus, pci, port
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, names, ports, variables
@@ -131,18 +131,6 @@ def test_a_check_applies_only_where_it_can_tell_something(check: Check, facts: A
 def test_one_fault_is_one_finding_and_not_two(checks: list[Check], facts: Any, expected: list[Status]) -> None:
     in_docker = (SMALL, Launch(), host.NCCL_2_27, host.PLAIN, host.DOCKER, user()) if host.shm in checks else ()
     assert judged(checks, *in_docker, *facts) == expected
-
-
-@each_row(
-    ("launch", "gpus", "job", "ranks"),
-    [
-        (TORCHRUN, NO_GPUS, Job(), 4), (Launch(), FOUR, Job(), 4), (Launch(visible_gpus="1,3"), FOUR, Job(), 2),
-        (Launch(visible_gpus=""), FOUR, Job(), 1), (Launch(visible_gpus="MIG-1,MIG-2"), FOUR, Job(), 4),
-        (replace(TORCHRUN, visible_gpus="1"), FOUR, Job(), 4), (Launch(), FOUR, GLOO, 1), (Launch(), NO_GPUS, Job(), 1),
-    ],
-)  # fmt: skip
-def test_the_ranks_of_a_node_are_the_launchers_or_one_per_gpu(launch: Launch, gpus: Any, job: Job, ranks: int) -> None:
-    assert ranks_here(launch, gpus, job) == ranks
 
 
 @each_row(

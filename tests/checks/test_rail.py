@@ -191,10 +191,8 @@ FAULTS: dict[str, tuple[list[str], World]] = {
     "wrong bytes of one partner": (["rail.data into n2 rail 0 (mlx5_0:1) on n2"], world(4, 2, wrong={End("n2", 0): 3})),
     "wrong bytes of a rail": (["rail.data rail 1 of all nodes"], world(4, 2, wrong=dict.fromkeys(of_rails(4, 1), 5))),
     "GPUDirect": ([f"rail.gpu {WHERE} on n1"], world(gpus=True, carries=_slow_gpu)),
-    "GPUDirect of a rail of all": (
-        ["rail.gpu rail 1 of all nodes"],
-        world(4, 2, gpus=True, carries=lambda src, dst, gpu: 0.4 if gpu and src.rail == 1 else 1.0),
-    ),
+    "GPUDirect of a rail of all": (["rail.gpu rail 1 of all nodes"],
+        world(4, 2, gpus=True, carries=lambda src, dst, gpu: 0.4 if gpu and src.rail == 1 else 1.0)),
     "two": (["rail.dead n2 rail 0 (mlx5_0:1) on n2", SLOW], world(5, carries=_two_faults)),
     "uplinks of one rail": (["rail.slow n[0-2] with the others rail 1"], world(8, carries=_uplink)),
     "a dead rail of all": (["rail.dead all nodes rail 1"], world(carries=lambda src, dst, _: float(src.rail != 1))),
@@ -202,44 +200,32 @@ FAULTS: dict[str, tuple[list[str], World]] = {
     "between two, one GID is wrong": ([DEAD], world(2, carries=only(BAD), addresses={BAD: LINK_LOCAL})),
     "between two, both GIDs are": ([BETWEEN], world(2, carries=only(BAD), addresses=BOTH_LOCAL)),
     "between two, no GID": ([DEAD], world(2, local={BAD: NO_GID})),
-    "between two, two partitions": (
-        ["rail.data unknown", "rail.dead n0 rail 0 <-> n1 rail 0 on n0 n1"],
-        world(2, 1, carries=lambda *_: 0.0, addresses=OF_TWO_KEYS),
-    ),
+    "between two, two partitions": (["rail.data unknown", "rail.dead n0 rail 0 <-> n1 rail 0 on n0 n1"],
+        world(2, 1, carries=lambda *_: 0.0, addresses=OF_TWO_KEYS)),
     "between two, slow": (["rail.slow n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"], world(2, 2, carries=SLOW_END)),
-    "a partition, and a dead partner": (
-        ["rail.dead n0 on n0", "rail.dead n2 rail 1 (mlx5_1:1) on n2"],
-        world(5, 2, carries=DEAD_BESIDE, addresses={**EVERY_IB, End("n2", 1): {**IB, "pkey": 0x8003}}),
-    ),
+    "a partition, and a dead partner": (["rail.dead n0 on n0", "rail.dead n2 rail 1 (mlx5_1:1) on n2"],
+        world(5, 2, carries=DEAD_BESIDE, addresses={**EVERY_IB, End("n2", 1): {**IB, "pkey": 0x8003}})),
     # Rails that are slower on all nodes by their ports' rate are well.
-    **{
-        f"{nodes} nodes, slower {rails}": ([], slower(0.5, nodes, of_rails(nodes, *rails)))
-        for nodes, rails in ((2, (5,)), (3, (4,)), (4, (4, 5)), (7, (3, 4, 5)))
-    },
+    **{f"{nodes} nodes, slower {rails}": ([], slower(0.5, nodes, of_rails(nodes, *rails)))
+        for nodes, rails in ((2, (5,)), (3, (4,)), (4, (4, 5)), (7, (3, 4, 5)))},
     "slower than ports explain": (["rail.slow all nodes rail 4"], slower(0.3, 4, of_rails(4, 4))),
     "slower, and ports do not say so": (["rail.slow all nodes rail 4"], slower(0.5, 4, of_rails(4, 4), 400.0)),
     "one port below its rail, whatever it says": ([SLOW], slower(0.5, 4, [BAD])),
-    "slow among slower": (
-        ["rail.slow n1 rail 4 (mlx5_4:1) on n1"],
-        world(4, 6, carries=_slow_among_slower, addresses={end: {"rate_gbps": 200.0} for end in of_rails(4, 4)}),
-    ),
-    "many slow nodes": (
-        [*(f"rail.slow {node} on {node}" for node in names(3))],
-        slower(0.5, 8, of_rails(3, *range(6)), 400.0),
-    ),
+    "slow among slower": (["rail.slow n1 rail 4 (mlx5_4:1) on n1"],
+        world(4, 6, carries=_slow_among_slower, addresses={end: {"rate_gbps": 200.0} for end in of_rails(4, 4)})),
+    "many slow nodes": ([*(f"rail.slow {node} on {node}" for node in names(3))],
+        slower(0.5, 8, of_rails(3, *range(6)), 400.0)),
     "many slow nodes, as their ports say": ([], slower(0.5, 8, of_rails(3, *range(6)))),
     "memory of a GPU is refused": ([f"rail.gpu {WHERE} on n1"], Changed(names(4), 4, gpus=True, change=REFUSES)),
-    "between two, memory of a GPU is refused": (
-        [f"rail.gpu {WHERE} on n1"],
-        Changed(names(2), 4, gpus=True, change=REFUSES),
-    ),
+    "between two, memory of a GPU is refused": ([f"rail.gpu {WHERE} on n1"],
+        Changed(names(2), 4, gpus=True, change=REFUSES)),
     "once, it hangs": ([f"rail.unusable {WHERE} on n1"], Changed(names(4), 4, change=failing(HANGS, nth(2)))),
     "only test 0": ([f"rail.dead {WHERE} <-> n2 rail 2 (mlx5_2:1)"], Changed(names(4), 4, change=dead_in(0))),
     "only test 3": ([f"rail.dead n0 rail 2 (mlx5_2:1) <-> {WHERE}"], Changed(names(4), 4, change=dead_in(3))),
     "both directions at once": ([DEAD], Changed(names(4), 4, change=lambda seen, *_: tuple(map(_only_one_way, seen)))),
     "small messages": ([DEAD], Changed(names(4), 4, change=_small_are_lost)),
     "small messages too": ([DEAD], Changed(names(4), 4, change=_small_too, carries=only(BAD, into=False))),
-}
+}  # fmt: skip
 
 
 @each_row(("expected", "fleet"), FAULTS.values(), ids=FAULTS)

@@ -5,6 +5,8 @@ from typing import Any, get_args
 from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, NO_DRIVER, NODES, PAIR, REST, log
 from ncclprobe.checks.gpu.siblings import ALL, METAL, NO_LINKS, OTHER, PROTECTED, TREE, TWO, access
 from ncclprobe.checks.gpu.state import CAPPED, FULL, GIB, HEALTHY, WELL, box
+from ncclprobe.checks.ib.fixtures import gpus as far_gpus
+from ncclprobe.checks.ib.fixtures import pci as far_pci
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import Event
@@ -80,18 +82,29 @@ _count = rows_of(
     environment=Environment(), container=BARE_HOST,
 )  # fmt: skip
 _NOTHING_SEEN: dict[str, Any] = {"gpus": NO_NVML, "driver": NO_DRIVER, "pci": _PASSED_ON}
-_SEES_ALL, _GRACES = Environment({"NVIDIA_VISIBLE_DEVICES": "all"}), ("GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")
+_SHUT = Devices((DeviceNode("/dev/nvidia-uvm", usable=False),), (), ())
+_SEE_ALL = [Environment({"NVIDIA_VISIBLE_DEVICES": each}) for each in ("", "all")]
+_SECOND_PAIR = PeerAccess({(0, 1): "OK", (0, 2): "NS"}, {(1, 0): "OK", (2, 0): "NS"}, {})
+_GRACES = ("GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")
 _IN_A_CONTAINER = Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31,GPU-8c31,MIG-1"})
 _p2p = rows_of(gpus=TWO, peers=access("CNS", "NS"), pci=TREE, links=NO_LINKS, machine=METAL)
 _SLOWED = replace(HEALTHY, throttle=("hw-thermal-slowdown",))
 _TWINS = Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8))
 _REFUSED = [access(each, "NS") for each in get_args(P2pStatus) if each not in ("OK", "GNS")]
+_UNSEEN_USE = replace(HEALTHY, memory_used_bytes=REFUSED, processes=REFUSED)
+_OTHERS, _SLOWDOWNS = ("processes", "memory_bytes"), ("hw", "hw-thermal", "hw-power-brake", "sw-thermal")
+_MUTE: dict[str, Any] = {"temperature_C": REFUSED, "hot_s": REFUSED, "clock_MHz": REFUSED, "power_limit_W": REFUSED}
+_OLDER = [replace(each, name="NVIDIA A100") for each in (FULL, CAPPED)]
 CASES: Cases = {
     "gpu.smi-canary": [("FAIL node: nvidia-smi", Smi(gpus=1), PAIR), (Smi(gpus=2), PAIR)],
     "gpu.count": [
+        _count("FAIL image: /dev/nvidia-uvm", PAIR, _SHUT, Pci()),
+        _count(PAIR, Devices(Absent("hidden"), (), ()), Pci()), _count(PAIR, NODES, pci=Absent("no sysfs")),
+        _count("UNKNOWN: no libnvidia-ml.so.1", Environment({"SLURM_JOB_GPUS": "all"}), **_NOTHING_SEEN),
+        _count("NOTE unknown: GPUs", EIGHT_NODES, container=Absent("hidden")),
         _count("FAIL node: GPUs", Environment({"SLURM_GPUS_ON_NODE": "0", "SLURM_JOB_GPUS": "0,1"}), **_NOTHING_SEEN),
         _count("FAIL node: GPUs", Environment({"NVIDIA_VISIBLE_DEVICES": "GPU-8a31, MIG-8c31,0"}), **_NOTHING_SEEN),
-        *(_count("FAIL node: GPUs", EIGHT_NODES, environment=each) for each in (_SEES_ALL, Absent("hidden"))),
+        *(_count("FAIL node: GPUs", EIGHT_NODES, environment=each) for each in (*_SEE_ALL, Absent("hidden"))),
         _count("NOTE unknown: GPUs", EIGHT_NODES, Environment({"NVIDIA_VISIBLE_DEVICES": "0,1"})),
         _count("NOTE unknown: GPUs", EIGHT_NODES, Environment({"HOME": "/root", "SLURM_JOB_ID": "7"})),
         *(_count(PAIR, nodes, Pci(), container=Absent("hidden")) for nodes in (_WITHOUT_UVM, _NO_NODES)),
@@ -119,6 +132,10 @@ CASES: Cases = {
         _count(_CLOSED_TO_ONE), _count(EIGHT_NODES, on_the_bus("vfio-pci", 8)),
     ],
     "gpu.p2p": [
+        _p2p("FAIL node: GPU0 and GPU2", box(*[HEALTHY] * 8), _SECOND_PAIR, pci=Absent("hidden")),
+        _p2p("NOTE unknown: GPUs", box(replace(TWO.all[0], name="NVIDIA TITAN RTX"), TWO.all[1])),
+        _p2p("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", box(*TWO.all, DESKTOP.all[0])),
+        _p2p("NOTE unknown: GPUs", far_gpus(2), pci=far_pci(2)),
         _p2p("UNKNOWN: the first", PeerAccess({(0, 1): Absent("the first"), (1, 0): Absent("the last")}, {}, {})),
         _p2p("FAIL node: GPU0 and GPU1", box(*[HEALTHY] * 8), pci=Absent("hidden")),
         *(_p2p("NOTE unknown: GPUs", box(*each), pci=Absent("hidden"))
@@ -131,15 +148,18 @@ CASES: Cases = {
         _p2p("NOTE unknown: GPUs", access("GNS", "NS")), _p2p(GUEST), _p2p(Pci()), _p2p(DESKTOP),
     ],
     "gpu.errors/ecc": [
+        (box(PROTECTED, replace(PROTECTED, ecc_ever=REFUSED)),),
         ("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN)), (box(PROTECTED, REPAIRED),),
         (box(BARE, PROTECTED),),
     ],
     "gpu.mode/ecc-mode": [
+        ("WARN node: GPU0", box(replace(BARE, ecc_pending=True), BARE), ALL),
         ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL), (box(BARE, BARE), ALL),
         (box(BARE, PROTECTED), Environment({"CUDA_VISIBLE_DEVICES": "1"})),
         (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
     ],
     "gpu.model": [
+        ("UNKNOWN: no GPU's model is known", box(*[replace(HEALTHY, name="")] * 2), ALL), (box(_LOST, _LOST), ALL),
         ("WARN node: GPU1", _UNLIKE, Environment({"CUDA_VISIBLE_DEVICES": "9"})),  # it names none of them
         ("WARN node: GPU1", _UNLIKE, ALL),
         *((_UNLIKE, Environment({"CUDA_VISIBLE_DEVICES": text})) for text in _SEEING_TWO),
@@ -149,6 +169,8 @@ CASES: Cases = {
         (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
     ],
     "gpu.clocks/throttle": [
+        *(("WARN node: GPU0", box(replace(HEALTHY, throttle=(f"{each}-slowdown",)))) for each in _SLOWDOWNS),
+        ("NOTE unknown: GPU1", box(HEALTHY, replace(HEALTHY, throttle=NO_SUCH_THING))),
         ("WARN node: GPU0", box(replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown")))),
         ("WARN node: GPU0", box(replace(HEALTHY, throttle=("hw-slowdown",)))),
         ("NOTE unknown: GPU1, GPU2", box(HEALTHY, _UNTOLD, _UNTOLD)),
@@ -164,6 +186,10 @@ CASES: Cases = {
         (box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),),
     ],
     "gpu.busy": [
+        ("WARN unknown: GPU2; NOTE unknown: GPU1", box(HEALTHY, _UNSEEN_USE, replace(HEALTHY,
+            memory_used_bytes=70 * GIB))),
+        *(("WARN unknown: GPU0", box(replace(HEALTHY, memory_used_bytes=70 * GIB, **{each: REFUSED})))
+            for each in _OTHERS),
         ("UNKNOWN: no GPU could be looked at", box(_LOST, _LOST)),
         ("WARN unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,)))),
         ("FAIL unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB))),
@@ -180,13 +206,20 @@ CASES: Cases = {
         ("WARN node: GPU0", box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
         (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch()),
     ],
-    "gpu.mode/persistence": [(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)],
+    "gpu.mode/persistence": [
+        ("NOTE unknown: GPU1", box(HEALTHY, replace(HEALTHY, persistence=NO_SUCH_THING))),
+        (box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),),
+    ],
     "gpu.mode/compute-mode": [
+        ("NOTE unknown: GPU1", box(HEALTHY, replace(HEALTHY, compute_mode=NO_SUCH_THING)), Job()),
+        (box(replace(_EXCLUSIVE, processes=REFUSED)), Job()),
         ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
         ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()), (box(_EXCLUSIVE), Job()),
         (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
     ],
     "gpu.errors/xid": [
+        ("FAIL node: GPU0; NOTE unknown: GPU0", log(FELL, Event(4000.0, "xid", BUS, "31", "jumped to 0x0")), BOX),
+        ("WARN node: GPU0", log(replace(FELL, at_s=0.0), uptime_s=86400.0), BOX),
         ("FAIL node: 0000:07:00", log(FELL), box(replace(HEALTHY, pci=""))),
         ("FAIL node: a GPU", log(replace(FELL, device="", text="x" * 99 + " y" * 99)), BOX),
         ("FAIL node: GPU0; NOTE unknown: 0000:17:00", log(FELL, replace(CLEARED, device="0000:17:00")), BOX),
@@ -209,6 +242,12 @@ CASES: Cases = {
         (log(LINK_SOFT), BOX), (log(FELL, CLEARED), BOX), (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
     ],
     "gpu.clocks/limits": [
+        ("NOTE unknown: GPU1", box(FULL, replace(FULL, **_MUTE))),
+        (box(replace(FULL, temperature_C=95, slowdown_C=REFUSED)),),
+        ("WARN node: GPU3, GPU1", box(FULL, CAPPED, *_OLDER)),
+        ("NOTE image: GPU0", box(replace(FULL, power_limit_W=420))),
+        ("WARN node: GPU2", box(*(replace(FULL, hot_s=each) for each in (5, 5, 61)))),
+        ("WARN node: GPU1", box(FULL, replace(FULL, temperature_C=87))), (box(FULL, replace(FULL, temperature_C=86)),),
         ("WARN image: GPU0", box(CAPPED)), ("WARN image: GPU0, GPU1, GPU2", box(*(replace(FULL, clock_MHz=345),) * 3)),
         ("WARN node: GPU1", box(FULL, replace(FULL, temperature_C=89))),
         ("WARN node: GPU2", box(FULL, FULL, replace(FULL, clock_MHz=990))),
@@ -217,5 +256,8 @@ CASES: Cases = {
         (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
         (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
     ],
-    "gpu.errors/replays": [(box(replace(FULL, pcie_replays=5000)),)],
+    "gpu.errors/replays": [
+        (box(replace(FULL, pcie_replays=5000)),),
+        ("NOTE unknown: GPU1", box(FULL, replace(FULL, pcie_replays=REFUSED))),
+    ],
 }  # fmt: skip

@@ -53,13 +53,11 @@ _OVER_IPV4, _OVER_IPV6 = (
 )
 _RESERVED = replace(USUAL, ephemeral_ports=(50000, 51999), reserved_ports=((1, 50100), (51000, 60000)))
 _UNSEEN = (
-    Absent("only root may see the rules"),
-    Firewall(Absent("no nft here"), ()),
-    Firewall((), ("ipv4/filter",)),
+    Absent("only root may see the rules"), Firewall(Absent("no nft here"), ()), Firewall((), ("ipv4/filter",)),
     Firewall((), Absent("not readable")),
     RULED,  # a chain that its rules lead to may refuse all
     Firewall((Chain("inet/firewalld/filter_INPUT", "accept", Absent("rules not read")),), ()),
-)
+)  # fmt: skip
 LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
 

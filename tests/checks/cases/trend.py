@@ -9,6 +9,8 @@ _SPELLS = tuple((NOW_S - day * DAY_S, NOW_S - (day - 2) * DAY_S, -0.1) for day i
 
 CASES: Cases = {
     "trend.rate": [
+        ("NOTE unknown: rail 3 rails out", History(GOOD, series_of(replace(LOST, state="watch")))),
+        ("WARN node: rail 3 rails out", History(GOOD, series_of(replace(LOST, since_s=None)))),
         ("WARN node: rail 3 rails out", History(GOOD, series_of(Sum(spells=_SPELLS)))),
         (History(GOOD, series_of(Sum(spells=_SPELLS[:2]))),),
         (History(replace(GOOD, last_s=NOW_S + 31 * DAY_S), series_of(LOST)),),  # not measured for a month
