@@ -90,10 +90,8 @@ def text(*rows: Measurement, lines: int = 0, more: str = "") -> str:
 
 COMPARED: dict[str, tuple[Report | str, Report | str]] = {
     # A row is slower only beyond its noise.
-    **{
-        f"{busbw} GB/s of 100, within {half:.0%}": (report(row(100)), report(row(busbw, half)))
-        for busbw, half in ((100, 0.01), (95, 0.01), (70, 0.01), (70, 0.4), (150, 0.01))
-    },
+    **{f"{busbw} GB/s of 100, within {half:.0%}": (report(row(100)), report(row(busbw, half)))
+        for busbw, half in ((100, 0.01), (95, 0.01), (70, 0.01), (70, 0.4), (150, 0.01))},
     "measured otherwise": (report(row(100)), report(row(50, mode="blocking"))),
     "another reduction": (report(row(100)), report(row(100, redop="max"))),
     "findings, environment, fingerprint": (
@@ -125,10 +123,8 @@ COMPARED: dict[str, tuple[Report | str, Report | str]] = {
                               report(row(100), environment={"n0": SET_ON["new"], "n1": SET_ON["old"]})),
     "settings": (report(environment={"n0": SET_ON["old"]}), report(environment={"n0": SET_ON["new"]})),
     "settings of a run and a baseline": (text(row(91.75)), report(row(91.75), environment={"n0": SET_ON["new"]})),
-    "other settings in the fingerprint": (
-        report(row(100), fingerprint=replace(MACHINE, software={"settings": "none"})),
-        report(row(100), fingerprint=replace(MACHINE, topology="def", software={"settings": "NCCL_ALGO=Ring"})),
-    ),
+    "other settings in the fingerprint": (report(row(100), fingerprint=replace(MACHINE, software={"settings": "none"})),
+        report(row(100), fingerprint=replace(MACHINE, topology="def", software={"settings": "NCCL_ALGO=Ring"}))),
     "without a fingerprint": (report(row(100), fingerprint=None), report(row(100))),
     "many new findings": (report(row(100)),
                           report(row(100), checks=tuple(replace(GONE, node=f"n{n}") for n in range(25)))),

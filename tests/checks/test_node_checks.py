@@ -50,7 +50,6 @@ from tests.each_row import each_row
 
 PASS, FAIL, WARN, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.WARN, Status.SKIP, Status.UNKNOWN
 GLOO, LOCAL = Job("gloo"), Job(local=True)
-NO_GPUS = Absent("no NVIDIA driver here")
 LONE_GPU = Gpus(FOUR.all[:1], "570.86.15", (12, 8))
 NARROW = Cgroup(Quota(0.5, "/sys/fs/cgroup", host.QUIET), None)
 OLD = replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)
