@@ -352,7 +352,8 @@ def _collectives_inputs() -> Rows:
 
         failing = [("all_reduce", 1 << 16), ("reduce", 8)]
         given = replace(run_of("-b 8 -e 64").options, repeat=repeat)
-        run = run_of(options=given, rank=rank, exchange=Others(*[failing] * repeat, [], False, rank=rank))
+        exchange = Others(*[failing] * repeat, [], False, rank=rank)
+        run = run_of(options=given, rank=rank, exchange=exchange, set_phase=asked_.append)
         if not rank:
             run.recorder.failing = lambda most, failing=failing: failing[:most]
             run.recorder.progress = Noted()
@@ -408,7 +409,8 @@ def _passes_inputs() -> Rows:
         yield f"passes of {rank}, {why[:9]!r}, {others}", told, exchange.said, asked
     before, after = interference.Reading(100.0, 50.0, 0.0, 1.0), interference.Reading(200.0, 140.0, 0.0, 3.0)
     for failing, heat, rank in product((True, False), (interference.Heat(1.0, {0: 0.0}), None), (0, 1)):
-        run = run_of(rank=rank, exchange=Others(failing if rank else [["n1", None, None, []]], rank=rank))
+        exchange, phases = Others(failing if rank else [["n1", None, None, []]], rank=rank), list[str]()
+        run = run_of(rank=rank, exchange=exchange, set_phase=phases.append)
         if not rank:
             run.recorder.failing = lambda most, failing=failing: [("reduce", most)] * failing
         with (
@@ -416,7 +418,7 @@ def _passes_inputs() -> Rows:
             instead(collectives.socket, gethostname="n0"),
         ):
             collectives._look_for_disturbances(run, before, heat)
-        yield f"disturbed {failing}, {bool(heat)}, rank {rank}", run.exchange.said, run.recorder and run.recorder.calls
+        yield f"disturbed {failing} {bool(heat)} {rank}", exchange.said, run.recorder and run.recorder.calls, phases
 
 
 _STEPS = [[1.0, 5.0, 2.0], [3.0, 1.0, 2.5], [2.0, 2.0, 4.0], [2.0, 6.0, 1.0], [9.0, 0.1, 2.0]]

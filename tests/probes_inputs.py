@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 from conftest import answers
 from fake_verbs import channels
-from probes.plans import plan
-from probes.test_sweep import Alone
+from probes.test_sweep import Alone, plan
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncclprobe.checks.rail.fixtures import World

@@ -58,11 +58,8 @@ _HOWS: tuple[dict[str, bool], ...] = ({}, {"signalled": True}, {"out_of_time": T
 
 
 def _lost(found: Attendance | None) -> str:
-    return (
-        "; ".join((*(f"{each.rank} {each.why}" for each in found.lost), *filter(None, [found.stalled])))
-        if found
-        else ""
-    )
+    lost = [f"{each.rank} {each.host} {each.phase} {each.why}" for each in found.lost] if found else []
+    return "; ".join([*lost, *filter(None, [found and found.stalled])])
 
 
 def _hearts_inputs() -> Rows:

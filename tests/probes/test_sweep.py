@@ -17,10 +17,19 @@ from ncclprobe.probes.collectives import Call
 from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
-from probes.plans import KiB, plan
 from tests.each_row import each_row
 
+KiB = 1 << 10
 ROOMY = Replay({("read", "/proc/meminfo"): "MemAvailable: 99999999 kB\n"})
+
+
+def plan(**changes: object) -> Plan:
+    """Two ranks, one size, one of everything that costs time."""
+    defaults: dict[str, object] = {
+        "ops": ("all_reduce",), "sizes": (64 * KiB,), "rank": 0, "ranks": 2, "backend": "gloo",
+        "footprint_bytes": 64 * KiB, "verify": False, "rounds": 0,
+    }  # fmt: skip
+    return Plan(**(defaults | changes))  # type: ignore[arg-type]
 
 
 class Alone:

@@ -43,11 +43,12 @@ def test_a_port_that_nobody_gave_is_that_of_the_step_on_every_rank() -> None:
     assert [key(each, "end") for each in (identified(TORCHRUN), again)] == ["ncclprobe/0/end", "ncclprobe/1/end"]
 
 
-def test_a_device_that_a_control_group_denies_is_counted_as_such() -> None:
+def test_a_device_that_a_control_group_denies_is_counted_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     may = [json.dumps({"read": read, "write": write}) for read in (False, True) for write in (False, True)]
     files = {("list", "/dev"): json.dumps(["nvidia10", *(f"nvidia{n}" for n in range(4)), "nvidiactl", "nvidia-uvm"])}
     found = counted(answers(files | {("access", f"/dev/nvidia{number}"): each for number, each in enumerate(may)}))
-    assert (found.nodes, found.denied) == (5, 3), "of nvidia10 nothing is known"
+    assert found == Devices(5, denied=3, listed="1,0"), "of nvidia10 nothing is known"
     assert counted(answers({})) == Devices(0)
 
 

@@ -2,15 +2,16 @@
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from ncclprobe import __version__
-from ncclprobe.model import bounds
 from ncclprobe.session.ssh import there
 from ncclprobe.session.ssh.here import Calls, command
 from ncclprobe.session.ssh.there import MARK, Hello, Order, Outcome
@@ -76,21 +77,28 @@ def test_a_host_that_says_nothing_has_a_quarter_of_the_time() -> None:
 
 
 def test_a_host_greets_obeys_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.TextIOWrapper(io.BytesIO())
-    order = Order(("checks", "--config", "{site.toml}"), ({"RANK": "0"}, {"RANK": "1"}), {"site.toml": ""}, keep=False)
+    out, started = io.TextIOWrapper(io.BytesIO()), list[Any]()
+    order = Order(("checks", "--config", "{a.toml}"), ({"RANK": "0"}, {"RANK": "1"}), {"a.toml": "x"}, True, keep=True)
+
+    def start(*words: str, stdout: int, stderr: None, variables: dict[str, str]) -> "subprocess.Popen[bytes]":
+        *entry, config, report, kept = words
+        started.append((*entry, Path(config).read_text(), kept.partition("=")[0], variables))
+        Path(report.partition("=")[2]).write_text("a report")
+        return subprocess.Popen(["sh", "-c", f"exit {len(started)}"], start_new_session=True)
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(there, "start_own", start)
     monkeypatch.setattr(there, "_line", lambda: msgspec.json.encode(order))
     monkeypatch.setattr(there, "select", SimpleNamespace(select=lambda *_: ([], [], [])))
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 4000 10.0.0.2 22")
-    read = there.read_captures
-    monkeypatch.setattr(there, "read_captures", lambda folder: ({"a.jsonl": "x"}, 2))  # if they were asked for
+    monkeypatch.setattr(there, "read_captures", lambda folder: ({folder.name: "x"}, 2))
     assert there.main() == 0
+    entry = ("ncclprobe.start:program", "checks", "--config", "x", "--keep")
+    assert started == [(*entry, {"RANK": "0"}), (*entry, {"RANK": "1"})]
     hello, outcome = out.buffer.getvalue().splitlines()  # type: ignore[attr-defined]
     greeted = msgspec.json.decode(hello.removeprefix(MARK), type=Hello)
     assert (greeted.version, greeted.address, greeted.port in range(20_000, 30_000)) == (__version__, "10.0.0.2", True)
-    assert msgspec.json.decode(outcome.removeprefix(MARK), type=Outcome) == Outcome((0, 0))
-    for name in "abc":
-        (tmp_path / f"{name}.jsonl").write_text("x" * 10)
-    monkeypatch.setattr(bounds, "KEPT_BYTES", 20)
-    assert read(tmp_path) == ({"a.jsonl": "x" * 10, "b.jsonl": "x" * 10}, 1)
+    assert msgspec.json.decode(outcome.removeprefix(MARK), type=Outcome) == Outcome(
+        (1, 2), "a report", {"kept": "x"}, 2
+    )

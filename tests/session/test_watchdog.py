@@ -89,9 +89,9 @@ def code_of(act: Callable[[], object]) -> int | None:
 def told(ending: Ending | None) -> str:
     """Who is lost, in words; or who never came; or why the run ends."""
     if ending and ending.attendance:
-        return "; ".join(f"lost {each.rank} {each.why}" for each in ending.attendance.lost)
+        return "; ".join(f"lost {e.rank} on {e.host} in {e.phase}: {e.why}" for e in ending.attendance.lost)
     if ending and ending.arrivals:
-        return f"missing {ending.arrivals.lost} {ending.arrivals.waited_s:.0f} s"
+        return f"missing {ending.arrivals.lost} of {ending.arrivals.expected}, {ending.arrivals.waited_s:.0f} s"
     return ending.why if ending else ""
 
 
