@@ -157,8 +157,6 @@ def _strip_prefixes(raw: str) -> str:
 
 def _normalise_decimals(row: str) -> str:
     """Return a row with decimal points only: commas are decimal or separate thousands."""
-    if "," not in row:
-        return row
     decimal = re.search(r"\d,(?:\d{1,2}|\d{4,})\b", row)
     return row.replace(",", ".") if decimal else row.replace(",", "")
 

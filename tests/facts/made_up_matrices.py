@@ -175,6 +175,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             40, 64, 80)), re.sub(r"(\nNIC0.*)", r"\1 0-31", pair), re.sub(r"\n(\w+\d\t.*)", lambda m: "\n" + re.sub(
             r"\s", "", m[1]), pair), plain(pair).replace("\t", "").replace(" ", ""), pair.replace("NV18",
             "SYS").replace("PIX", "OK"), pair + "  NIC0: mlx5_9\n", THREE.text().replace("mlx5_4", "mlx5_2"),
-            " PPU0 X ICN2\n PPU1 ICN2 X\n", "\tPPU0\tPPU1\nPPU0\tX\tICN4\nPPU1\tICN4\tX\n", "GPU0 0 XGMI\n",
+            " PPU0 X ICN2\n PPU1 ICN2 X\n", f"{HEAD}{ROW}GPU1\t X \tSY",
+            "\tPPU0\tPPU1\nPPU0\tX\tICN4\nPPU1\tICN4\tX\n", "GPU0 0 XGMI\n",
             "| GP0 | GP1 |\n")]),
     }  # fmt: skip

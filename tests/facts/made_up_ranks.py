@@ -104,7 +104,7 @@ SHELL, HELPER = process(9, None, library=False), process(14, None, 9)
 NODE, OF_NODE = process(9, 0, 1, WORLD_SIZE="1"), [process(n, 0, 9, WORLD_SIZE="1") for n in (11, 12, 13)]
 MESH = [{"pid": a, "local": f"127.0.0.1:{a}", "peer": f"127.0.0.1:{b}"} for a, b in ((12, 13), (13, 12))]
 IN_VAIN = {"pid": 11, "state": "established"}, {"pid": 12, "state": "listening"}  # nobody serves a store there
-ALL, NUMBERED, BARE = meets(11, 12, 13), "11:0 12:1 13:2", "11:- 12:- 13:-"
+ALL = meets(11, 12, 13)
 OWN: dict[int, dict[str, int]] = {each: {"rank": each - 11} for each in (11, 12, 13)}
 TWO = [{**process(n, None, 9), "age_s": 60.0} for n in (11, 13)]
 ZOMBIE = {**process(12, None, 9, library=False), "state": "Z", "python": True}

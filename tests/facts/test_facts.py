@@ -3,6 +3,7 @@
 import grp
 import json
 import pwd
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from ncclprobe import api
 from ncclprobe.engine.collect import recordable
 from ncclprobe.engine.inventory import areas
-from ncclprobe.facts import environment, nvidia_smi, nvml
+from ncclprobe.facts import environment, nvidia_smi, nvml, placement
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.names import comm_id_host
-from ncclprobe.facts.placement import CLOUD_INIT, Placement
+from ncclprobe.facts.placement import CLOUD_INIT, LABELS, LEVEL_OF_LABEL, Placement
 from ncclprobe.host import user_limits
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import HostError, Missing, ParseError
@@ -116,6 +119,25 @@ def test_the_report_says_where_a_node_stands_and_what_says_so() -> None:
     assert f"zone: use1-az6 ({CLOUD_INIT})" in text.render(report, verbose=True)
     assert api.doctor([str(zoo.CAPTURES / "dgx-a100.jsonl")]).environment["dgx-a100"].placement == ()
     assert {"NCCLPROBE_PLACEMENT", "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"} <= recordable()
+
+
+CLOUD = "topology.kubernetes.io", "cloud.google.com/gce-topology", "topology.k8s.aws/network-node", "ds.meta_data"
+PLACES = [
+    ("region", f"{CLOUD[0]}/region"), ("zone", f"{CLOUD[0]}/zone"), ("block", f"{CLOUD[1]}-block"),
+    ("subblock", f"{CLOUD[1]}-subblock"), ("physical host", f"{CLOUD[1]}-host"), ("region", "v1.region"),
+    *(("network node", f"{CLOUD[2]}-layer-{n}") for n in (1, 2, 3)), ("zone", f"{CLOUD[3]}.imds.compute.zone"),
+    ("zone", f"{CLOUD[3]}.placement.availability-zone-id"), ("zone", "v1.availability_zone"),
+    ("placement group", f"{CLOUD[3]}.imds.compute.placementGroupId"), ("physical host",
+        f"{CLOUD[3]}.placement.host-id"),
+    ("placement group", f"{CLOUD[3]}.placement.group-name")]  # fmt: skip
+
+
+@each_row("level, key", PLACES)
+def test_each_key_of_a_cloud_and_of_a_pod_is_a_level(level: str, key: str) -> None:
+    labels = ("lines", LABELS, f"^({'|'.join(map(re.escape, LEVEL_OF_LABEL))})=")
+    known = [Environment({"KUBERNETES_SERVICE_HOST": "10.0.0.1"} if "/" in key else {}), Machine(Dmi(), "aws")]
+    found = learn(placement.placement, {placement.QUESTION: {key: "x"}, labels: f'{key}="x"\n'}, known)
+    assert [(each.kind, each.name) for each in found.levels] == [(level, "x")]
 
 
 @each_row(("zones", "line"), [("ab", "2 of 2 · 2 zones · leaf switch s1"), ("aa", "2 of 2 · zone a · leaf switch s1")])
