@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, product
 from pathlib import Path
+from typing import get_args
 
 from expect import boxes, drawn, test_bands, test_baselines, test_bound, test_judged_logs, test_topology_file
 from expect.boxes import A100, ALPS, B200, CAPTURES, GB300, H100, HIGH, MEGA, MESH, P4DE, PLAIN, RACK, SOCKETS, V100
@@ -19,10 +20,11 @@ from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.recognise import Recognised, recognise, seen, should_be
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
-from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect.system import NodeSystem, Processor, Shape
 from ncclprobe.expect.table import shape_of
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.topology_text import system_in
+from ncclprobe.expect.tuner import constants
 from ncclprobe.expect.tuner.constants import BEFORE, tuning
 from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.facts.environment import Environment
@@ -192,6 +194,10 @@ def _weighed_inputs() -> Rows:
             yield f"{nodes} {system.name} {name} {system.gpus} x {system.nic_gbps}", (paths, told)
     yield "enough", [evidence.enough(*each) for each in product(range(1, 7), (9, 10, 11, 14, 15, 16))]
     yield "decades", [evidence.decade(10**power + less) for power in range(11) for less in (-1, 0)]
+    every = [(cc, each, net) for cc, each, net in product((70, 80, 90, 100), _SPEEDS, (True, False))]
+    yield "speeds", [constants.speeds(cc, each, network=net) for cc, each, net in every]
+    kinds, since_ = get_args(Processor), ((2, 25, 9), (2, 26, 0))
+    yield "sockets", [constants.between_sockets_GBps(each, since) for each, since in product(kinds, since_)]
     for version in [(2, 30, 7), *(since for since, _ in BEFORE), (2, 20, 5)]:
         yield f"before {version}", tuning((*version[:2], version[2] - 1))
     for settings, system in product(_SETTINGS, (H100, A100, RACK, PLAIN)):
@@ -205,6 +211,7 @@ def _weighed_inputs() -> Rows:
         yield f"{settings} {system.name}", told
 
 
+_SPEEDS = ((2, 30, 0), (2, 29, 7), (2, 29, 0), (2, 27, 6), (2, 27, 5), (2, 27, 0), (2, 25, 0), (2, 22, 0), (2, 20, 5))
 _DECADES = tuple(3 * 10**power for power in range(3, 11))
 _EDGES = ((64 << 20) - 1, 64 << 20, (64 << 20) + 1)
 
@@ -267,7 +274,7 @@ _TYPED = (
     # Refused, or of more spellings.
     *("8 x V100", "RTX 6000D", "A100-SXM4-80GB", "2 x GB10", "2 x DGX Spark", "DGX Spark x2"),
     *("8 x RTX PRO 6000, two switches", "8 x RTX PRO 6000 Blackwell Max-Q, 1 socket"),
-    *("A100 80GB", "8 x " + "L" * 397),
+    *("A100 80GB", "8 x " + "L" * 397, "8 x L40S, intel"),
 )
 
 

@@ -188,7 +188,8 @@ def _list_inputs() -> Rows:
         yield f"list {text}", (selector, taken)
     pins = ("", "ring", "tree", "nvls", "^ring", "pat", "rng,tree", "allreduce:tree", "allreduce:pat", "allgather:nvls",
             "allreduce:nvls,ring", "ring;allreduce:tree", "broadcast:ring;;allreduce:^ring", "^", ":ring", "Ring,,TREE",
-            "ring;tree", "allreduc:ring", "ring, tree", ";ring", "::", "allreduce:ring;tree", "tree")  # fmt: skip
+            "ring;tree", "allreduc:ring", "ring, tree", ";ring", "::", "allreduce:ring;tree", "tree",
+            "ring;ring")  # fmt: skip
     protocols = ("", "LL", "LL128", "^LL", "LL256", "^LL,LL128,Simple", "allgather:LL", "allreduce:Simple")
     for text, release in product(pins, ((2, 23, 4), (2, 24, 3), (2, 30, 7))):
         pin = parse_pin(text, ALGORITHMS, release)

@@ -45,9 +45,7 @@ LINES = (
 
 @each_row("nodes", ["1", "2", "20"])
 @each_row("machine", ["p5.48xlarge", "a3-highgpu-8g", "dgx-b200", "gb200-nvl72", "8 x L40S, 4 NICs x 100 sockets"])
-def test_every_row_names_its_reason_and_every_line_fits_a_terminal(
-    capsys: pytest.CaptureFixture[str], machine: str, nodes: str
-) -> None:
+def test_rows_name_their_reason_and_lines_fit(capsys: pytest.CaptureFixture[str], machine: str, nodes: str) -> None:
     lines = said(capsys, f"--machine '{machine}' --nodes {nodes} --op all -f 64").splitlines()
     assert all(len(line) <= 80 or "http" in line for line in lines)
     rows = [line for line in lines if re.match(r" +\d+ [KMG]?i?B +[\d.e-]+ +[\d.e-]+ ", line)]

@@ -68,11 +68,6 @@ class Topology:
     gdr: bool = True
 
     @property
-    def shown_nics(self) -> str:
-        """What nics.c shows."""
-        return ",".join(f"mlx5_{number}:{self.nic_gbps * 1000}" for number in range(self.nics))
-
-    @property
     def buses(self) -> tuple[str, ...]:
         """The address of each GPU."""
         return tuple(f"0000:{0x11 + 6 * number:02x}:00.0" for number in range(self.gpus))

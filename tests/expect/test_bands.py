@@ -76,9 +76,7 @@ SIZES = (1023, 1024, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1)
         ({"nbytes": None, "min_bytes": '"4K"', "max_bytes": '"4K"'}, "all_reduce 4 KiB", [4096]),
     ],
 )
-def test_a_band_says_what_it_speaks_for_both_ends_and_no_more(
-    sizes: dict[str, Any], words: str, covered: list[int]
-) -> None:
+def test_a_band_speaks_for_both_of_its_ends_and_no_more(sizes: dict[str, Any], words: str, covered: list[int]) -> None:
     (band,) = from_toml(toml(**sizes), "b")
     assert first_of([band], 3) == words
     assert [n for n in SIZES if band.covers(replace(ROW, nbytes=n))] == covered

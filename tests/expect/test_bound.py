@@ -114,9 +114,7 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
         ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
     ],
 )  # fmt: skip
-def test_a_setting_costs_what_it_takes_from_this_machine(
-    capture: str, name: str, value: str, severity: Severity | None
-) -> None:
+def test_a_setting_costs_what_it_takes_here(capture: str, name: str, value: str, severity: Severity | None) -> None:
     """What each setting costs on each machine is in tests/data/command_values/captured.txt."""
     found = costs(capture, {name: value})
     assert (severity_of(found.lost(name)) if name in found.settings else None) == severity
@@ -158,5 +156,8 @@ def test_half_fails_a_tenth_warns_less_is_a_note_and_two_gpus_share_the_way_to_o
     shared = {"GB300 NVL72": 247.5, "Alps GH200": 495}
     made = {name: bound.through_host_GBps(machines.table()[name].system()) for name in shared}
     assert made == pytest.approx(shared)
+    h100, other = machines.find("dgx-h100").system(), replace(machines.find("dgx-h100").system(), network="sockets")
+    ways = ((h100, 4), (h100, 1), (other, 4), (replace(h100, nics=0), 2), (replace(other, gpus=2), 2))
+    assert [[*bound.through_network(*each)] for each in ways] == [[100.0], [], [5.0], [10.0], [5.0]]
     told = {0.5: FAIL, 0.49: WARN, 0.1: WARN, 0.09: Severity.NOTE, 0.0: Severity.NOTE}
     assert {lost: severity_of(lost) for lost in told} == told

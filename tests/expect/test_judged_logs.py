@@ -438,9 +438,7 @@ def test_a_page_has_the_measured_dots_on_the_expected_curve_and_one_without_a_lo
     assert (curve.count("<svg"), curve.count("<tr>") > 12) == (2, True)
 
 
-def test_the_text_names_tables_and_sources_and_a_gate_gets_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_text_names_tables_and_a_gate_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def printed(log: str, options: str) -> tuple[int, str]:
         (tmp_path / "run.log").write_text(log)
         code = expect.main(("--judge", str(tmp_path / "run.log"), *shlex.split(options)))

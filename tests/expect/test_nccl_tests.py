@@ -2,16 +2,20 @@
 # ruff: noqa: E501 - the tables of nccl-tests are wide
 
 import contextlib
+from collections.abc import Sequence
 
 import pytest
 from conftest import fact_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ncclprobe.expect.log_findings import average
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.expect.log_findings import average, steps
 from ncclprobe.model.errors import UsageError
+from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import parse_json, parse_text
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement, op_name, version
+from tests.each_row import each_row
 from tests.facts.made_up_tables import ALL_REDUCE, HEAD, NEW, NOTHING, ONE_RANK, RANKS, START
 
 
@@ -27,6 +31,25 @@ def test_the_rows_of_nothing_count_in_the_average_and_a_row_of_one_rank_has_its_
             [float(time), 1.25],
             "",
         )
+
+
+@each_row(
+    ("first", "rates", "found"),
+    [
+        (32, (10, 20, 9.9), "WARN: 64 MiB jumps to 20 GB/s, 2.0x more: its neighbours reach 10 and 9.9 GB/s"),
+        (32, (3, 3, 5.9, 3), "WARN: 256 MiB drops to 3 GB/s, 2.0x less than the 5.9 GB/s of 128 MiB"),
+        (32, (10, 10, 6.7, 6.6), "WARN: 256 MiB drops to 6.6 GB/s, 1.5x less than the 10 GB/s of 32 MiB"),
+        (32, (20, 5, 4, 20), "WARN: 64 MiB to 128 MiB drops to 4 GB/s, 5.0x less than the 20 GB/s of 32 MiB"),
+        (32, (10, 10, 7.6, 13), "WARN: 128 MiB drops to 7.6 GB/s, 1.3x less than the 10 GB/s of 32 MiB"),
+        (32, (10, 10, 7.7, 13), ""), (32, (10, 10, 7.7, 20), ""), (1, (10, 5.01, 10), ""), (0.5, (10, 4, 10), ""),
+        (1, (10, 5, 10), "WARN: 2 MiB drops to 5 GB/s, 2.0x less than the 10 GB/s of 1 MiB"), (32, (0, 0, 5), ""),
+    ],
+)  # fmt: skip
+def test_a_drop_a_dip_and_a_jump_are_found_at_their_limits(first: float, rates: Sequence[float], found: str) -> None:
+    sizes = [int(first * (1 << 20)) << at for at in range(len(rates))]
+    rows = [replace(ROW, nbytes=size, busbw_GBps=rate) for size, rate in zip(sizes, rates, strict=True)]
+    told = [str(each).replace("all_reduce of ", "").replace(" (in place)", "") for each in steps(rows)]
+    assert told == ([found] if found else [])
 
 
 words = st.sampled_from(

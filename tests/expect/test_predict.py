@@ -43,9 +43,7 @@ def predicted(
         (A100, PAIR, "all_reduce", 187), (H100, NODE, "all_to_all", 348),
     ],
 )  # fmt: skip
-def test_a_published_peak_of_a_healthy_machine_is_expected_and_does_not_fail(
-    system: NodeSystem, shape: Shape, op: str, busbw: float
-) -> None:
+def test_a_published_peak_is_expected_and_never_fails(system: NodeSystem, shape: Shape, op: str, busbw: float) -> None:
     assert expected(op, 8 * GIB, shape, system).threshold < busbw
     assert busbw / predicted(system, shape, op).busbw_GBps == pytest.approx(1, abs=0.12)
 
@@ -131,9 +129,7 @@ def time_us(machine: MachineType, op: str, nbytes: int, shape: Shape) -> float:
 
 @each_row("op", ["all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "sendrecv"])
 @each_row(("machine", "shape", "published"), [(AZURE, NODE, "all_reduce"), (GOOGLE, PAIR, "all_gather")])
-def test_small_calls_of_one_machine_learn_from_the_one_that_was_published(
-    op: str, machine: MachineType, shape: Shape, published: str
-) -> None:
+def test_small_calls_learn_from_the_published_one(op: str, machine: MachineType, shape: Shape, published: str) -> None:
     told, own = (time_us(machine, name, 2 * KIB, shape) for name in (published, op))
     assert own == pytest.approx(told, rel=0.35)
 
@@ -163,9 +159,7 @@ def ends() -> Iterator[tuple[MachineType, str, Shape, int]]:
 
 
 @each_row(("machine", "op", "shape", "nbytes"), list(ends()))
-def test_no_curve_steps_where_a_published_number_meets_the_model(
-    machine: MachineType, op: str, shape: Shape, nbytes: int
-) -> None:
+def test_no_curve_steps_where_two_numbers_meet(machine: MachineType, op: str, shape: Shape, nbytes: int) -> None:
     below, above = (time_us(machine, op, size, shape) for size in (int(nbytes / 1.05), int(nbytes * 1.05)))
     assert 0.93 < above / below < 1.1**2 * 1.1
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from expect.boxes import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import MachineFacts, Recognised, expectation_context, recognise, seen
+from ncclprobe.expect.recognise import MachineFacts, Recognised, expectation_context, product_named, recognise, seen
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, table
 from ncclprobe.expect.visible import nvlink_fabric, system_of
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
@@ -61,9 +61,7 @@ def test_a_types_own_facts_recognise_it_and_only_it_whatever_the_order_of_the_ta
 
 
 @each_row("path", CAPTURES, ids=lambda path: path.stem)
-def test_every_capture_is_a_system_or_says_why_and_of_one_type_at_most_which_a_fault_does_not_change(
-    path: Path,
-) -> None:
+def test_a_capture_is_a_system_or_says_why_and_of_one_type_which_a_fault_does_not_change(path: Path) -> None:
     facts, firmware = facts_of(path)
     found = recognise(seen(facts, firmware))
     if path.parent.name == "sick":
@@ -95,6 +93,24 @@ def test_bridges_of_four_are_told_from_a_mesh_and_from_a_dgx_1() -> None:
             rows = ([NvLink(n, "active", remote="gpu", remote_pci=f"{end:02x}") for n, end in enumerate(ends)]
                     for ends in joined)  # fmt: skip
             assert nvlink_fabric(replace(facts, nvlinks=NvLinks(tuple(map(tuple, rows))))) == wanted
+
+
+def test_gpus_reach_each_other_only_if_nvml_says_so_of_every_pair() -> None:
+    facts, words = named("l40s-8")[0], (("OK", "OK"), ("CNS", "OK"), ("OK", "TNS"))
+    peers = [PeerAccess({(0, 1): "OK", (1, 0): read}, {(0, 1): "OK", (1, 0): write}) for read, write in words]  # type: ignore[dict-item]
+    assert [getattr(system_of(replace(facts, peers=each)), "p2p", None) for each in peers] == [True, False, False]
+
+
+def test_a_short_name_is_a_board_of_eight_and_a_types_own_number_names_its_gpu() -> None:
+    eight = {"h100": "NVIDIA H100 80GB HBM3", "a100": "NVIDIA A100-SXM4-80GB", "v100": "Tesla V100-SXM2-32GB",
+             "H200": "NVIDIA H200", "rtx 4090": "NVIDIA GeForce RTX 4090", "zzz": "", "": ""}  # fmt: skip
+    assert {gpu: product_named(NamedMachine("", gpu), 8) for gpu in eight} == eight
+    four = eight | dict.fromkeys(("h100", "a100", "v100"), "")
+    assert {gpu: product_named(NamedMachine("", gpu), 4) for gpu in four} == four
+    assert [product_named(NamedMachine("dgx-a100", "h200"), n) for n in (8, 4)] == [
+        eight["a100"][:-4] + "80GB",
+        eight["H200"],
+    ]
 
 
 UNSHOWN = Absent("not shown")

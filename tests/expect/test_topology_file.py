@@ -148,17 +148,13 @@ REFUSED = (
 
 
 @given(st.text(max_size=400), st.integers(0, len(H100)), st.integers(0, 40), st.sampled_from([H100, L40S, MATRIX]))
-def test_whatever_is_written_into_a_topology_gives_a_machine_or_one_line(
-    junk: str, at: int, cut: int, text: str
-) -> None:
+def test_any_text_in_a_topology_gives_a_machine_or_one_line(junk: str, at: int, cut: int, text: str) -> None:
     for damaged in (junk, text[: at % len(text)] + junk[:20] + text[at % len(text) + cut :]):
         with contextlib.suppress(UsageError):
             assert read(damaged, "H200").gpus > 0
 
 
-def test_the_command_takes_a_topology_and_refuses_what_does_not_go_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_a_topology_and_little_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "topo.xml"
     path.write_text(H100)
     assert expect.main(["--topology", str(path), "--nodes", "2", "-b", "1G", "-e", "1G"]) == 0

@@ -26,9 +26,7 @@ from tests.each_row import each_row, known
         (H100, (8, 4), 8, 24),  # unequal nodes agree on the least
     ],
 )
-def test_the_ring_is_the_one_of_the_worked_example(
-    system: NodeSystem, gpus: tuple[int, ...], channels: int, speed: float
-) -> None:
+def test_a_ring_is_the_worked_one(system: NodeSystem, gpus: tuple[int, ...], channels: int, speed: float) -> None:
     answer = found(system, Shape(gpus))
     assert (answer.ring.channels, answer.ring.bw_intra, answer.ring.bw_inter) == (channels, speed, speed)
     assert len(gpus) > 1 or answer.tree.channels == channels

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ncclprobe.localise.pairs.causes import Cause, Kind
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.model.values import Struct
@@ -137,18 +136,6 @@ class Fault(Struct, frozen=True):
             return fabric.leaf(str(where)) == self.leaf
         rail = self.kind == "node" or link[2] == self.rail
         return where in self.nodes and rail and (self.kind != "direction" or what == ("out" if self.out else "in"))
-
-    def named_by(self, cause: Cause, fabric: Fabric) -> bool:
-        """Whether `cause` blames just this, by its right name."""
-        rail = self.rail if fabric.rails > 1 else None
-        nic: Kind = "rail" if fabric.rails > 1 else "node"
-        expected = {
-            "node": Cause("node", self.nodes), "nic": Cause(nic, self.nodes, rail),
-            "direction": Cause(nic, self.nodes, rail, "out" if self.out else "into"),
-            "pair": Cause("pair", tuple(sorted(self.nodes)), rail)}  # fmt: skip
-        if self.kind in expected:
-            return cause == expected[self.kind]
-        return cause.shared and {*cause.nodes} == {node for node in fabric.names if fabric.leaf(node) == self.leaf}
 
 
 def plant(kind: str, count: int, left: float, fabric: Fabric, draw: random.Random) -> tuple[Fault, ...]:

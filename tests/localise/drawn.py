@@ -164,23 +164,15 @@ def tests_of_ranks() -> Rows:
             mismatch = draw.choice((None, Mismatch(dst, 3, src, "1", "2", "0x1", "0x2")))
             rows.append(slow_pairs.row(src, dst, draw.gauss(40, 1) * share, both=both, step=step,
                                        inside=inside, wrong=wrong, mismatch=mismatch))  # fmt: skip
-        asides = [
-            Aside(rank, f"rank {rank}", "it did not answer", rank % 2 == 0)
-            for rank in draw.choices(range(8), k=number % 3)
-        ]
+        apart = draw.choices(range(8), k=number % 3)
+        asides = [Aside(rank, f"rank {rank}", "it did not answer", rank % 2 == 0) for rank in apart]
         found = MeasuredPairs(RankNics(hosts, _nics(number)), tuple(rows), tuple(lost), tuple(asides), number % 7 > 0)
         yield f"ranks {number}", localise(found, (None, 30.0, 45.0)[number % 3])
     few, end = MeasuredPairs(RankNics(("a", "b"), ()), (), (), (), True), LostTransfer(0, 1, "x")
     for src, dst, inside in ((0, 1, True), (0, 2, False), (0, 2, True), (-1, 1, False), (2, 0, True)):
-        odd = (
-            replace(few, rows=(slow_pairs.row(src, dst, 1.0, inside=inside),)),
-            replace(few, lost=(replace(end, src=src, dst=dst, inside=inside),)),
-        )
-        for name, each in (
-            ("row", odd[0]),
-            ("lost", odd[1]),
-            ("gone", replace(few, excluded=(Aside(dst, "x", "y", True),))),
-        ):
+        row, lost_ = slow_pairs.row(src, dst, 1.0, inside=inside), replace(end, src=src, dst=dst, inside=inside)
+        odd = {"row": replace(few, rows=(row,)), "lost": replace(few, lost=(lost_,))}
+        for name, each in {**odd, "gone": replace(few, excluded=(Aside(dst, "x", "y", True),))}.items():
             try:
                 yield f"{name} {src} {dst} {inside}", localise(each)
             except NcclprobeError as refused:

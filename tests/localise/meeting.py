@@ -41,8 +41,6 @@ def accepted(connection: Connection) -> Connection:
 
 ASKS = (call(100, acknowledged=80_000), call(100, acknowledged=82_000))
 COME = (call(101), call(101))
-TRIES = (call(101, state="connecting"), call(101, state="connecting"))
-SHUT = (call(101, state="closed by its peer"),) * 2
 SERVER = (LISTENS, accepted(ASKS[0]))
 
 

@@ -173,11 +173,8 @@ def rows() -> Iterator[tuple[str, object]]:
                 inside(count, each, lambda s, d, bad=bad, low=rate: low if bad(s, d) else 10.0),
             )  # type: ignore[misc]
     yield "inside: the worst first", inside(4, 4, lambda s, d: {(5, 6): 5.0, (8, 9): 2.0}.get((s, d), 10.0))
-    for name, rates in {
-        "one way out": {f"a{other}": 20.0 for other in "bcdef"},
-        "a pair": {"ab": 10.0},
-        "none": {},
-    }.items():
+    one_way = {f"a{other}": 20.0 for other in "bcdef"}
+    for name, rates in {"one way out": one_way, "a pair": {"ab": 10.0}, "none": {}}.items():
         found_ = polish([Sample(End(s), End(d), rates.get(s + d, 40.0)) for s, d in permutations("abcdef", 2)])
         low = [slow(found_.out, Rules()), slow(found_.into, Rules()), [round(each, 6) for each in found_.residual]]
         yield f"effects of {name}", low

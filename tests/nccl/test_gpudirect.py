@@ -13,7 +13,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.gpudirect import Level, decide, gdr_level, maker, p2p_level, supported, user_level
+from ncclprobe.nccl.gpudirect import Level, decide, gdr_level, maker, nvls, p2p_level, supported, user_level
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 
 NONE, CUDA = fixtures.PLAIN, (12, 4)
@@ -70,6 +70,12 @@ def four(far: tuple[int, ...] = (), links: NvLinks | Absent = UNLINKED) -> tuple
     gpus = fixtures.gpus()
     topology = machine_topology(fixtures.pci(far=far), gpus, links, fixtures.fabric())
     return topology, {f"GPU{gpu.index}": gpu for gpu in gpus.all}
+
+
+def test_switches_join_gpus_if_each_known_row_has_one() -> None:
+    rows = [((LINKED,) * 8, True), ((LINKED,) * 7, True), ((LINKED,) * 7 + (BRIDGED,), False), ((UNLINKED,) * 8, None)]
+    rows += [((LINKED,) * 7 + ((),), False), ((), False), ((LINKED,) * 9, True)]
+    assert [nvls(hgx(), NvLinks(links), NONE).available for links, _ in rows] == [joined for _, joined in rows]
 
 
 def test_a_lone_gpu_sends_whatever_its_age_and_unknown_distances_and_desktop_cards_decide_as_they_must() -> None:

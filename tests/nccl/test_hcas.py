@@ -2,7 +2,6 @@
 
 import ctypes
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,15 +26,6 @@ def test_entries_beyond_the_limit_are_told_and_not_used_and_those_that_vanish_do
         assert not selector.takes(names[-1])
     few = parse_selector(",:1,eth0", limit=1)
     assert (few.entries, few.dropped) == ((Entry("eth0"),), ())
-
-
-@pytest.mark.slow
-@given(st.text(), st.sampled_from([MAX_INTERFACES, MAX_HCAS]), st.text(), st.integers(-1, 3))
-def test_any_text_is_a_list(text: str, limit: int, name: str, port: int) -> None:
-    selector = parse_selector(text, limit)
-    assert len(selector.entries) <= limit
-    assert all(entry.prefix and "," not in entry.prefix for entry in selector.entries)
-    assert selector.takes(name, port) in (True, False)
 
 
 @given(st.text(alphabet=" \t+-0123456789x", min_size=1, max_size=25))

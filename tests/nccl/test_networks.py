@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from ncclprobe.checks.env.fixtures import having, nccl, over
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.plugins import Linking, Plugin, Plugins, SharedLibrary
 from ncclprobe.facts.software import Software
+from ncclprobe.model.nccl_selection import Decision
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import networks
-from ncclprobe.nccl.networks import NetworkFacts, NetworkLibrary
+from ncclprobe.nccl.networks import Choosing, NetworkFacts, NetworkLibrary
 from tests.each_row import each_row
 
 
@@ -94,6 +95,18 @@ def test_settings_name_a_path_other_providers_or_only_the_kernels() -> None:
     assert {text: networks.over_kernel(having(FI_PROVIDER=text)) for text in kernel} == kernel
 
 
+def test_a_part_is_chosen_anew_for_each_architecture_and_not_for_another_kernel() -> None:
+    choosing, asked_of = Choosing(), list[str]()
+
+    def decide(known: NetworkFacts) -> Decision[str]:
+        asked_of.append(known.need(System).machine)
+        return Decision((asked_of[-1],), "")
+
+    for kernel, machine in (("5", "x86_64"), ("6", "x86_64"), ("6", "aarch64"), ("5", "x86_64")):
+        assert choosing.part(decide, {System: System("n", kernel, machine, "", None)}).chosen == (machine,)
+    assert asked_of == ["x86_64", "aarch64"]
+
+
 TYPES = {
     "p4d.24xlarge": "efa", "p5.48xlarge": "efa", "p6-b200.48xlarge": "efa", "a3-highgpu-8g": "tcpx", "g5.48xlarge": "",
     "a3-edgegpu-8g": "tcpx", "a3-ultragpu-8g": "gib", "a4-highgpu-8g": "gib", "a3-megagpu-8g": "tcpxo", "": "",
@@ -127,9 +140,7 @@ def test_a_types_name_tells_its_network_and_a_value_of_nccl_net_whose_it_is() ->
               "NCCL_NET=Socket", "NCCL_COLLNET_ENABLE=0 SHARP_X=1")),
     ],
 )  # fmt: skip
-def test_settings_that_only_one_vendor_prescribes_show_whose_network_is_meant(
-    vendor: str, settings: Sequence[str]
-) -> None:
+def test_settings_of_one_vendor_show_whose_network_is_meant(vendor: str, settings: Sequence[str]) -> None:
     for text in settings:
         given = having(**dict(each.split("=", 1) for each in text.split()))
         assert networks.in_use(given, Machine(), over("")) == ((vendor,) if vendor else ()), text
