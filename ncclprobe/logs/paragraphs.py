@@ -27,7 +27,6 @@ _CLASS = re.compile(rf"[A-Za-z_][\w.]{{0,120}}(?:Error|Exception|Interrupt|Exit)
 _OF_RAY = re.compile(r"ray\.exceptions\.|[\w.]{1,80}\(\w{1,40}\): ray::")
 _WRAPS = re.compile(r"Original Traceback|-- Process \d{1,6} terminated")
 """The line between an exception and the traceback that is its message."""
-_BLANK_LINES = 3
 _MEMBER = re.compile(r" {1,4}(time|host|rank|exitcode|error_file|traceback) {0,8}: (.{0,2000})")
 _ITEM = re.compile(r"\[\d{1,6}\]:$")
 _OF_RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
@@ -158,7 +157,7 @@ def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]
                 break
             yield from _relabel("OUTER", said)
             place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
-        elif said and (text.strip() or each.line > said[0].line + _BLANK_LINES):
+        elif said:
             raised = said[0]
             bare = raised.text.rstrip().endswith(":")
             wraps = _WRAPS.match(text) or (bare and text.startswith((TRACEBACK, _QUOTED)))
@@ -166,12 +165,12 @@ def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]
                 said = [replace(raised, text=f"{raised.text.rstrip()} {text.strip()}")]
             said = [*_relabel("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
             break
-        elif not said and _RAISED.match(text):
+        elif _RAISED.match(text):
             why = _reason(lines, _writer(first)) if "validation error" in text else ""
             said = [replace(each, text=f"{text}{why}", level="EXCEPTION", place=place)]
             if text.endswith(_LISTS):
                 break
-        elif text.strip() and not said and not text.startswith(" "):
+        elif text.strip() and not text.startswith(" "):
             break
     yield from said
 

@@ -38,6 +38,9 @@ LINES = {
     "two writers": "n1:1:1 [0] NCCL INFO Channel 00 n2:5:5 [1] NCCL WARN no socket interface",
     "numbers before many": "".join(f"{n % 8}: step {n}\n" for n in range(40)) + "3: an error",
     "a number before one": "loss 1\n" * 9 + "3: an error",
+    "numbers before four of five": "".join(f"{n}: step {n}\n" for n in range(4)) + "[7]: an error",
+    "hosts before four of five": "gpu3: step 1\n" * 3 + "gpu3: an error\nstep 7",
+    "levels before many": "error: step 1\n" * 9 + "error: an error",
     "hosts before many": "".join(f"gpu{n % 4}: step {n}\n" for n in range(40)) + "gpu3: an error",
     "containers before many": "".join(f"worker-{n % 4}  | step {n}\n" for n in range(40)) + "worker-3  | an error",
     "a column before few": "loss | 3.1\n" + "step 7\n" * 9 + "loss | an error",
@@ -52,6 +55,8 @@ LINES = {
     "an exception before a good end": "ValueError: no data\nTraining finished",
     "a traceback amid another rank": "[rank1]: Traceback (most recent call last):\n[rank0]: step 7 error rate 0.1\n"
     '[rank1]:   File "/job/train.py", line 12, in main\n[rank1]:     loss.backward()\n[rank1]: ValueError: no data',
+    "a traceback amid another process": "(A pid=7) Traceback (most recent call last):\n(A pid=8) KeyError: 7\n"
+    "(A pid=7) ValueError: no data",
     "a reason beneath a bare class": f"{FAILED}\nFooError:\nno such shard",
     "a reason beneath a bare class, indented": f"{FAILED}\nFooError:\n  no such shard",
     "a traceback as a message": f"{FAILED}\nFooError:\nOriginal {FAILED}\nKeyError: 7",
@@ -62,6 +67,7 @@ LINES = {
     "a program that goes on": f"{FAILED}\nValueError: no data\nretrying now",
     "a frame without a function": 'Traceback (most recent call last):\n  File "a.py", line 3\nKeyError: 7',
     "a validation error": f"{FAILED}\npydantic.ValidationError: 1 validation error for C\nf\n  It is [type=a] [type=b]",
+    "a validation error below": f"{FAILED}\np.ValidationError: 1 validation error for C\nf\n  a\n  b\n  It [type=a]",
     "a validation error of no reason": f"{FAILED}\npydantic.ValidationError: 1 validation error for C\nf\n  It is",
     "a logger's traceback": f"ERROR | {FAILED}".replace("\n", "\nINFO | ") + "\nINFO | KeyError: 7",
     "a logger's traceback that another cuts": f"ERROR | {FAILED}\nno line of it\nINFO | KeyError: 7",

@@ -26,9 +26,9 @@ def log(**texts: str | bytes) -> JobLog:
 
 
 def test_half_lines_of_two_writers_are_two_lines() -> None:
-    mixed = "n1:1:1 [0] NCCL INFO Channel 00 n2:5:5 [1] NCCL WARN no socket interface"
+    mixed = "step 7  n1:1:1 [0] NCCL INFO Channel 00 n2:5:5 [1] NCCL WARN no socket interface"
     said = [(each.host, each.text) for each in cleaned(mixed.encode())]
-    assert said == [("n1", "Channel 00"), ("n2", "no socket interface")]
+    assert said == [("", "step 7"), ("n1", "Channel 00"), ("n2", "no socket interface")]
     bar = "  0%|          | 0/100 [00:00<?, ?it/s, loss=3.1][rank1]: torch.OutOfMemoryError: CUDA out of memory."
     assert [each.rank for each in cleaned(bar.encode())] == [None, 1]
     (whole,) = cleaned(b"  0%|          | 0/100 [00:00<?, ?it/s]")
