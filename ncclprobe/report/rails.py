@@ -88,7 +88,7 @@ def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
         lines.append(" " * head + "".join(f"{f'rail {rail}':>{column}}" for rail in part))
         lines += [f"{node:<{head}}" + "".join(f"{cells[node, rail]:>{column}}" for rail in part) for node in kept]
         left = len(nodes) - len(kept)
-        yield [*lines, *([f"{left} more nodes are not worse"] if left else [])]
+        yield [*lines, *([f"{left} more {'node is' if left == 1 else 'nodes are'} not worse"] if left else [])]
 
 
 def by_node(every: Sequence[RailEnd]) -> dict[str, dict[int, RailEnd]]:

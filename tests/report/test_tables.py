@@ -10,7 +10,7 @@ from ncclprobe.engine.doctor import rail_ways
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.measurement import Expectation, Library, Measurement, TimeStats
-from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
+from ncclprobe.model.pair_results import PairRow, RailWay
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
@@ -50,22 +50,62 @@ def pair(src: int, dst: int, rate: float = 2.0, **changes: Any) -> PairRow:
     return replace(row, **changes)
 
 
-def shown(given: list[PairRow], found: Localisation | None = None) -> str:
-    return "\n".join(line for block in pairs.blocks(given, found, 200) for line in block)
+@each_row(
+    ("changes", "words"),
+    [
+        ({"precision": 0.0094}, "1234.50 0.9 0.8490"), ({"precision": 0.0095}, "1234.50 0.95 0.8490"),
+        ({"precision": 0.0949}, "1234.50 9.5 0.8490"), ({"precision": 0.0951}, "1234.50 10 0.8490"),
+        ({"time_us": TimeStats(9999.99)}, "in 9999.99 10"), ({"time_us": TimeStats(10000.0)}, "in 10000.0 10"),
+        ({"time_us": TimeStats(999999.9)}, "in 999999.9 10"), ({"time_us": TimeStats(1e6)}, "in 1000000 10"),
+        ({"busbw_GBps": 9999.4}, "0.8490 9999. 2"), ({"busbw_GBps": 9999.5}, "0.8490 10000 2"),
+        ({"busbw_GBps": 1.5}, "0.8490 1.500 2 fail"), ({"status": "pass", "wrong": 3}, "0.8490 2 pass, 3 wrong"),
+    ],
+)  # fmt: skip
+def test_a_cell_has_the_digits_that_it_needs_and_a_verdict_its_notes(changes: dict[str, Any], words: str) -> None:
+    assert words in " ".join(rows.row(replace(ROW, **changes), 80).split())
+
+
+def test_above_sixteen_ranks_the_slowest_directions_stand_in_place_of_a_matrix() -> None:
+    few, many = ([pair(0, rank, 20.0 - rank) for rank in range(1, ranks)] for ranks in (16, 17))
+    assert next(pairs.blocks(few, None, 200))[0].startswith("one-way latency of 8 B")
+    (slowest,) = pairs.blocks(many, None, 200)
+    assert slowest[0] == "the slowest of 16 directions between 17 ranks, 4 MiB:"
+    assert slowest[1::9] == [
+        f"  n0 to n{rank}: {rate} GB/s, latency 12.5 us" for rank, rate in ((16, "4.00"), (7, "13.0"))
+    ]
 
 
 # Rails.
 
-BAD = End("n1", 2)
+
+def way(src: str, dst: str, GBps: float | None = 48.0, state: Any = "ok", to: int = 0) -> RailWay:
+    return RailWay(src=src, dst=dst, src_rail=0, dst_rail=to, src_end="", dst_end="", tests=1, state=state, GBps=GBps)
+
+
+def grid(*given: RailWay) -> list[str]:
+    return [" ".join(line.split()) for block in rails.blocks(given, 100) for line in block]
+
+
+def test_a_rail_has_the_state_of_most_of_its_ways_or_its_rates_and_of_many_nodes_the_worst_are_shown() -> None:
+    lost = [way("a", "b", None, "late"), way("a", "c", None, "dead"), way("a", "d", None, "dead"), way("d", "b", to=1)]
+    told = [*lost, way("b", "a", 36.0), way("b", "c", 40.0), way("c", "b", 48.0), way("c", "d", None, "dead")]
+    found = "rails: 8 paths tested, 4 carry data, 1 too slowly to end in time; 1 of them between different rails"
+    assert grid(*told) == [found, rails._TITLE, "rail 0", "a DEAD", "b 38.0 / 48.0", "c 48.0 / 40.0", "d DEAD"]
+    for sent, received, cell in (
+        (36.0, 40.0, "36.0"),
+        (35.9, 40.0, "35.9 / 40.0"),
+        (None, 40.0, "-"),
+        (40.0, None, "-"),
+    ):
+        assert grid(way("a", "b", sent), way("b", "a", received))[3] == f"a {cell}"
+    many = [each for n in range(24) for each in (way(f"n{n}", "m", 50.0 - n), way("m", f"n{n}", 99.0))]
+    shown = grid(*many, *[way("n0", "m", None, "dead")] * 2)
+    assert [shown[3], *shown[-2:]] == ["n0 DEAD", "n1 49.0 / 99.0", "1 more node is not worse"]
 
 
 def ways(nodes: int = 4, count: int = 4, **changes: Any) -> tuple[RailWay, ...]:
     seen = played(World(names(nodes), count, **changes))
     return rail_ways([Snapshot(node, {Rails: each}) for node, each in seen.items()])
-
-
-def grid(given: tuple[RailWay, ...], width: int = 100) -> list[str]:
-    return "\n\n".join("\n".join(block) for block in rails.blocks(given, width)).splitlines()
 
 
 def test_each_way_has_its_rates_and_the_choices_of_both_ends_and_is_read_back_as_it_was_written() -> None:
