@@ -132,8 +132,7 @@ _TESTS: Mapping[str, Sequence[NodeReport]] = {
         each in {"up": [("a", 2, 1), ("a", 3, 1), ("a", 3, 1), ("a", 7, 1), ("a", 8, 1)], "up twice": [("a", 2, 1), (
         "a", 3, 1), ("a", 7, 1)], "boots": [("a", 0, 1), ("b", 9, 1), ("c", 18, 1), ("d", 27, 1), ("e", 36, 1)],
         "back": [("a", 9, 1), ("a", 1, 1), ("a", 0, 1), ("a", 0, 1)], "unread": [("a", 0, 1), ("a", 0, 0), ("a", 0, 1),
-        ("a", 0, 0), ("a", 5, 1)],}.items()},
-}  # fmt: skip
+        ("a", 0, 0), ("a", 5, 1)],}.items()}}  # fmt: skip
 
 
 def _lost(loss: float, since: int, count: int, *changed: str, **more: Any) -> Series:
@@ -257,8 +256,7 @@ _STORES: Mapping[str, Callable[[], Iterable[Report]]] = {
     "back and forth": lambda: [day_of("n7", day, *([DOWN] if day in (2, 9, 16) else [])) for day in range(21)],
     "down since": lambda: [day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(10)],
     "repaired": lambda: [day_of("n7", day, rate=340.0 if 25 <= day < 33 else 391.0) for day in range(39)],
-    "not repaired": lambda: [day_of("n7", day, rate=340.0 if day >= 25 else 391.0) for day in range(34)],
-}  # fmt: skip
+    "not repaired": lambda: [day_of("n7", day, rate=340.0 if day >= 25 else 391.0) for day in range(34)]}  # fmt: skip
 
 
 def _stores_inputs() -> Rows:
@@ -312,8 +310,7 @@ def _told_inputs() -> Rows:
                                    samples.verdict(Status.PASS, node="n1")),
         "of a run of one": samples.report(samples.verdict(Status.FAIL, _JOB, of_run, id="run.bandwidth")),
         "counted": day_of("n1", 0, environment={"n1": NodeEnvironment(
-            {"driver": "550"}, boot="1d82", counters={"mlx5_3:1 link_downed": 7, "GPU3 ECC": -1})}),
-    }  # fmt: skip
+            {"driver": "550"}, boot="1d82", counters={"mlx5_3:1 link_downed": 7, "GPU3 ECC": -1})})}  # fmt: skip
     for name, report in reports.items():
         yield name, told(replace(report, nodes=report.nodes[:5]), "r.json")
 
@@ -327,19 +324,16 @@ def _words(shown: str) -> list[list[str]]:
 
 _LADDER = LadderRow(
     rung="rank", ranks=1, groups=8, slowest=(0,), step_bytes=250_000_000, step_us=41_000.0, samples_us=(41_000.0,) * 5,
-    nbytes=64 << 20, speedup=1.0, efficiency=1.0,
-)  # fmt: skip
+    nbytes=64 << 20, speedup=1.0, efficiency=1.0)  # fmt: skip
 _JOB_RUNG = replace(
     _LADDER, rung="job", ranks=16, groups=1, step_us=52_000.0, busbw_GBps=48.0, best_GBps=49.0, speedup=12.6,
-    efficiency=0.79, interval=(0.76, 0.81), expectation=samples.BAND,
-)  # fmt: skip
+    efficiency=0.79, interval=(0.76, 0.81), expectation=samples.BAND)  # fmt: skip
 _NOTHING = Localisation(
     4, "nobody", all_slow=True, tests=12, steps=1, slow_rails={2: 0.4}, lost=(LostPair("n2", "n3", "timed out"),) * 2,
     cleared=("into n0",), complete=False,
     intra_node=(Inside("rank 4 with rank 5 inside n1", "pair", "n1", (4, 5), 0.25, 20.0, 3),),
     excluded_ranks=(Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True)),
-    wrong=(WrongBytes(0, 4, "n0", "n4", 12, Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")),),
-)  # fmt: skip
+    wrong=(WrongBytes(0, 4, "n0", "n4", 12, Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")),))  # fmt: skip
 _BAD = End("n1", 2)
 _FOUND = (
     fail("out of n1 rail 2 (mlx5_2:1)", "sends 40 % of the usual", nodes=("n1",)),

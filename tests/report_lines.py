@@ -22,12 +22,10 @@ GLOO = replace(H100, software={"backend": "gloo"})
 JUDGED = replace(ROW, nbytes=1 << 30, busbw_GBps=98.0, expectation=BAND, status="pass")
 PAIR = PairRow(
     src=0, dst=1, src_end="a", dst_end="b", nbytes=4 << 20, latency_nbytes=8, latency_us=1.0, GBps=20.0, time_us=1.0,
-    min_us=1.0, max_us=1.0, samples_us=(1.0,),
-)  # fmt: skip
+    min_us=1.0, max_us=1.0, samples_us=(1.0,))  # fmt: skip
 COPY = CopyRow(
     node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1, GBps=53.0, min_GBps=52.0, max_GBps=54.0, samples=7,
-    why="PCIe Gen5 x16 carries 63.01 GB/s, 0.86 of it payload", status="pass",
-)  # fmt: skip
+    why="PCIe Gen5 x16 carries 63.01 GB/s, 0.86 of it payload", status="pass")  # fmt: skip
 WAYS = [(src, dst) for src in range(8) for dst in range(8) if src != dst]
 FURTHER = (*[replace(PAIR, both=True, GBps=1.0)] * 3, replace(PAIR, step=1, GBps=1.0))
 """Rows that are none of the one-way rows."""
@@ -69,8 +67,7 @@ MISSING = Verdict("gpu.count", "n0", Status.FAIL, "", findings=(fail("GPUs", "no
 SMALL, LARGE = replace(JUDGED, nbytes=8, busbw_GBps=200.0), replace(ROW, nbytes=1 << 32, busbw_GBps=500.0)
 OVER_GLOO = {
     "ranks": 2, "fingerprint": GLOO, "measurements": (replace(ROW, nbytes=4 << 20, busbw_GBps=1.23),), "pairs": (PAIR,),
-    "copies": (replace(COPY, kind="host", device="cpu", status="unjudged"),),
-}  # fmt: skip
+    "copies": (replace(COPY, kind="host", device="cpu", status="unjudged"),)}  # fmt: skip
 _LEVEL = Localisation(8, "node", level_GBps={"one way": 30.0})
 _RUNGS = (*LADDER, replace(RUNG, rung="pair", ranks=2, speedup=1.9), replace(RUNG, rung="job", speedup=None))
 _THREE = (JUDGED, replace(JUDGED, busbw_GBps=99.0), replace(JUDGED, busbw_GBps=97.0))

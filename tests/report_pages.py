@@ -53,8 +53,7 @@ def _way(src: int, dst: int, rail: int, state: Any, **more: Any) -> RailWay:
     way = RailWay(
         src=f"n{src}", dst=f"n{dst}", src_rail=rail, dst_rail=rail, src_end=names[0], dst_end=names[1], state=state,
         tests=2, GBps=rate, latency_us=None if rate is None else 2.0 + src, src_choices=chosen[0],
-        dst_choices=chosen[1], why="" if state == "ok" else f"n{src}: no answer; n{dst}: port {state}",
-    )  # fmt: skip
+        dst_choices=chosen[1], why="" if state == "ok" else f"n{src}: no answer; n{dst}: port {state}")  # fmt: skip
     return replace(way, **more)
 
 
@@ -65,8 +64,7 @@ _WAYS = tuple(
 _OF_RAILS = (
     fail("n0 rail 0,2-3", "sends 40 %", nodes=("n0",)), warn("n2 rail 0", "is far", nodes=("n2",)),
     note("n2 rail 1", "is new", nodes=("n2",)), fail("n0 rail 1 -> n2 rail 1", "is dead", nodes=("n0", "n2")),
-    fail("n0 rail 1 <-> n2 rail 1", "is dead", nodes=("n0", "n2")), warn("n1", "is late", nodes=("n1",)),
-)  # fmt: skip
+    fail("n0 rail 1 <-> n2 rail 1", "is dead", nodes=("n0", "n2")), warn("n1", "is late", nodes=("n1",)))  # fmt: skip
 _BAND = Expectation(400.0, 300.0, "GB/s", "published", "links", "a paper")
 _ROWS = tuple(
     replace(made.row(op, 1 << power, place), busbw_GBps=40.0 * power, algbw_GBps=30.0 * power, **more)
@@ -84,8 +82,7 @@ _ODD = (
     replace(_ROWS[0], nbytes=1 << 22, time_us=TimeStats(9.0), retest=Retest(0.9, 1100.0, None, 5)),
     replace(_ROWS[0], op="broadcast", nbytes=0), replace(_ROWS[1], status="warn", nbytes=1 << 23),
     replace(_ROWS[1], status="inconclusive", inconclusive_why="too noisy", nbytes=1 << 24),
-    *(replace(_ROWS[0], nbytes=1 << 12, ranks=n, dtype=f"t{n}") for n in range(2, 11)),
-)  # fmt: skip
+    *(replace(_ROWS[0], nbytes=1 << 12, ranks=n, dtype=f"t{n}") for n in range(2, 11)))  # fmt: skip
 _LINE, _END = Evidence("n0.log", 12, "exitcode: -9"), Evidence("n1.log", 3, "step 7 " + "x" * 400 + " is gone")
 _SUSPECTS = (
     Suspect(3, "n1", "step 7", 1.7e9, "n1.log", 9, 12.4, 7, 9), Suspect(4),
@@ -107,13 +104,11 @@ _CAUSES = (
 _MOMENTS = (
     Moment(1.7e9, 3, "n1", "began", _LINE), Moment(1.7e9 + 9, None, "n0", "said", _END, "log.x"),
     Moment(1.7e9 + 4, 2, "", "ended", _LINE, "log.y"), Moment(1.7e9 + 2, None, "", "late", Evidence("a", 1, "b")),
-    Moment(1.7e9 + 12, 3, "n1", "ended", Evidence("n1.log", 4, "c")),
-)  # fmt: skip
+    Moment(1.7e9 + 12, 3, "n1", "ended", Evidence("n1.log", 4, "c")))  # fmt: skip
 _RANKS = (
     RankState(4, "n1", 104, Evidence("n1.log", 4, "timeout 7"), "all_reduce", "failed"),
     RankState(2, "n0", 102, Evidence("n0.log", 2, "timeout 9"), "all_reduce", "failed"),
-    RankState(0, "n0", 100, None, "", "no log"), RankState(1, "", None, _LINE, "all_reduce", "failed"),
-)  # fmt: skip
+    RankState(0, "n0", 100, None, "", "no log"), RankState(1, "", None, _LINE, "all_reduce", "failed"))  # fmt: skip
 _JOB = replace(made.causes(), causes=_CAUSES, timeline=_MOMENTS, ranks=_RANKS, notes=("a remark",), not_understood=(
     NotUnderstood("n0.log", 1, 3, "y" * 200), NotUnderstood("n1.log", 2, None, "z")))  # fmt: skip
 _SEEN = (
@@ -124,8 +119,7 @@ _OPEN = replace(_JOB, causes=(), timeline=(), outcome="unknown", status=Status.P
 _CLASSES = (
     RankClass("stuck outside", (3, 2), ("n4", "n1"), ("n4:7",), "ranks 2 and 3 exited"),
     RankClass("waiting", (), (), ("n1:7", "n1:8"), "wait in all_reduce"), RankClass("working", (0,), ("n0",), (),
-          "work"),
-)  # fmt: skip
+          "work"))  # fmt: skip
 _STANDING = JobVerdict("STUCK", "2 ranks are waiting", "2026-11-23T14:03:11Z", 1.5, "export A=1", 7, "2 of 4 ranks")
 _STUCK = replace(_JOB, standing=_STANDING, classes=_CLASSES)
 _LANES = replace(
@@ -137,8 +131,7 @@ _FOUND = (
          evidence=("NVML", "", seen("/etc/nccl.conf", "NCCL_ALGO=Ring", 3))),
     fail("mlx5_0:1 and mlx5_1:1", "differ", remedy="reseat it"), replace(_LANES, subject="GPU6", remedy="other"),
     note("GPU0", "is new"), note("cpus", "no more", remedy=f"{NOTHING_TO_SET}: take another"),
-    Finding(Severity.WARN, "GPU1", "is old", "node", "none", lost_GBps=4.0),
-)  # fmt: skip
+    Finding(Severity.WARN, "GPU1", "is old", "node", "none", lost_GBps=4.0))  # fmt: skip
 _NODES = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL if n < 2 else Status.PASS) for n in range(4))
 _BOARD = replace(made.board(), gpus=(made.board().gpus or ())[:3], nics=(made.board().nics or ())[:2])
 _TOLD = {f"n{n}": NodeEnvironment({"driver": "550" if n == 2 else "560", "nccl": None if n else "2.27"}, (
@@ -157,8 +150,7 @@ _FLEET = samples.report(
     topology={f"n{n}": replace(_BOARD, nics=None) if n == 3 else _BOARD for n in range(4)}, taken={"n1":
           "2026-11-22T10:00:00Z",
     "n0": "2026-11-23T10:00:00Z"}, excerpts=tuple(Excerpt("/sys", node, title, ("a", "8"), 2, (1,), "")
-    for node, title in (("n0", "GPU3"), ("n9", "y"), ("", "nvidia-smi -q -i GPU4"))),
-)  # fmt: skip
+    for node, title in (("n0", "GPU3"), ("n9", "y"), ("", "nvidia-smi -q -i GPU4"))))  # fmt: skip
 _PAIRS = made.pairs(5)
 _FIVE = _PAIRS.localisation
 assert _FIVE
@@ -207,8 +199,7 @@ REPORTS: Mapping[str, Report] = {
         replace(each, src_end=_rail(each.src), dst_end=_rail(each.dst)) for each in _PAIRS.pairs if not each.both)),
     "transports": replace(samples.HEALTHY, measurements=tuple(
         replace(_ROWS[0], nbytes=1 << 10 + n, transport=each) for n, each in enumerate(_TRANSPORTS))),
-    **{"sweep": made.sweep(), "whole": made.whole(), "sick": samples.SICK, "many pairs": made.pairs(17)},
-}  # fmt: skip
+    **{"sweep": made.sweep(), "whole": made.whole(), "sick": samples.SICK, "many pairs": made.pairs(17)}}  # fmt: skip
 
 
 def pages() -> Iterator[tuple[str, object]]:

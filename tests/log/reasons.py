@@ -68,8 +68,7 @@ SAID = {
     "CUDA's name of an error": "frob: 4 devices\n[CUDA_ERROR_NOT_SUPPORTED] operation not supported in cuFrob(3) on n2",
     "an NVSwitch": "[ 812.1] nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
     "a step of Slurm": "slurmstepd: error: frob of the step went odd",
-    "UCX": "[1700000000.1] [n0:7 :0] ib_frob.c:12 UCX  ERROR uct_frob() failed: odd",
-}  # fmt: skip
+    "UCX": "[1700000000.1] [n0:7 :0] ib_frob.c:12 UCX  ERROR uct_frob() failed: odd"}  # fmt: skip
 OPEN = {
     "a peer": "E1114 09:30:00.9 6946 x.cc:9] cannot open a connection to the peer",
     "a process that exited": "ERROR launcher: worker 1 exited with code 1, not found",
@@ -282,8 +281,7 @@ LIMITS = {
        f"system error\n{repeated(range(n), '[rank3]: step')}\n[rank3]: {REFUSED}" for n in (9, 11, 99, 101)},
     **{f"one gives up {s} s later": "\n".join(
         f"%- rank{rank}.log\n{watchdog(rank, when=f'1123 10:00:0{1 + s * (rank == 2)}.0')}" for rank in range(4))
-       for s in (2, 4)},
-}  # fmt: skip
+       for s in (2, 4)}}  # fmt: skip
 AT_START = {
     "a refused login": "Host key verification failed.",
     "no driver": "Failed to initialize NVML: Driver Not Loaded",

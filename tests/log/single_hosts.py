@@ -86,8 +86,7 @@ CONNECTIONS = logs(
           "providers were found, NET/IB : No device found., NCCL_IB_DISABLE set by environment to 1., NET/IB : Using "
           "[0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>, NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>, Using network Socket, "
           "GPU Direct RDMA Enabled for HCA 0, NCCL_NET set by environment to Socket, NCCL_IB_HCA set to mlx5_0, "
-          "NCCL_NET set by environment to Socket↵I:NCCL_IB_HCA set to mlx5_0"),
-)  # fmt: skip
+          "NCCL_NET set by environment to Socket↵I:NCCL_IB_HCA set to mlx5_0"))  # fmt: skip
 FABRIC = "W:Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 1 "
 MACHINES = logs(
     around("[rank0]: ", "system not yet initialized, GPU fabric is not ready within 9 s, the versions don't match with "
@@ -174,8 +173,7 @@ MACHINES = logs(
     around("x.cu:9: f: block: [1,0,0], thread: [7,0,0] Assertion `i7 < n` failed.↵", "x.cu:9: f: block: [2\\,0\\,0] "
           "Assertion `i8 < n` failed.↵, ", "[rank1]: RuntimeError: CUDA error: device-side assert triggered"),
     around("x.cu:9: f: ", "block: [1\\,0\\,0] Assertion `i7 < n` failed.↵x.cu:9: f: block: [2] Assertion `i8` failed, "
-                          "Assertion `i7` failed"),
-)  # fmt: skip
+                          "Assertion `i7` failed"))  # fmt: skip
 OPENED = "{1}:7{0}:7{0} [0] NCCL INFO comm 0x1 rank {0} nranks 3 cudaDev 0 busId 7000 commId 0x9 - Init START\n"
 UNUSABLE = "[rank0]: RuntimeError: NCCL error in: x.cpp:1, invalid usage (run with NCCL_DEBUG=WARN)"
 WILD = "{} kernel: NVRM: Xid (PCI:0000:5e:00): {}, pid={}, name=python, Ch 00000010"
@@ -198,8 +196,7 @@ GPUS = {
         f"{''.join(OPENED.format(rank, host) for rank, host in ((2, 'n1'), (0, 'n1'), (1, other)))}{more}{UNUSABLE}" for
         name, other, more in (("two hosts", "n2", ""), ("three ranks", "n1", ""), ("MIG", "n1", "MIG-0a\n"), ("met",
         "n1", MET), ("told", "n1", "n1:7:9 [0] x.cc:1 NCCL WARN Duplicate GPU detected : rank 1 and rank 0\n"))},
-    "two bus ids": f"{OPENED.format(0, 'n1')}{OPENED.format(1, 'n1').replace('7000', '8000')}{UNUSABLE}",
-}  # fmt: skip
+    "two bus ids": f"{OPENED.format(0, 'n1')}{OPENED.format(1, 'n1').replace('7000', '8000')}{UNUSABLE}"}  # fmt: skip
 DONE = "W:NET/IB : Got completion from peer 10.0.0.2<4> with "
 ROCE = "I:NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"
 BARE = " localGid fe80::1:2 remoteGid fe80::1:3"
@@ -296,8 +293,7 @@ NETWORKS = logs(
           "unlimited, Max locked memory unlimited unlimited bytes↵$ ulimit -l↵64, MEMLOCK max locked-in-memory address "
           "space unlimited unlimited bytes, -l: locked-in-memory size (kbytes) 64, RLIMIT_MEMLOCK is 7 bytes, the "
           "memlock limit is low, ulimit -l unlimited is needed"),
-    around("W:OS call failed or operation not supported on this OS", "↵microsoft-standard, ↵WSL2, ↵x"),
-)  # fmt: skip
+    around("W:OS call failed or operation not supported on this OS", "↵microsoft-standard, ↵WSL2, ↵x"))  # fmt: skip
 MEETINGS = logs(
     around("socket.gaierror: ", "Name or service not known, Temporary failure in name resolution, No address "
                                 "associated with hostname, nodename nor servname provided, Could not resolve hostname, "
@@ -354,8 +350,7 @@ MEETINGS = logs(
           'recvValue failed, sendBytes failed, failed to recv\\, got 0 bytes'),
     around("", "[rank1]: , [rank4]: , [rank0]: x↵[rank4]: , [rank1]: wait timeout after 6 keys: a//cpu//0/4↵[rank2]: ",
           "torch.distributed.DistStoreError: wait timeout after 6000ms, keys:  a/0//cpu//0/4 , b//cpu//0/5"),
-    around("[rank1]: wait timeout after 6 keys: ", "a//cpu//0/x, a//cpu//0/04, a//cuda//0/4, a//cpu//0/1"),
-)  # fmt: skip
+    around("[rank1]: wait timeout after 6 keys: ", "a//cpu//0/x, a//cpu//0/04, a//cuda//0/4, a//cpu//0/1"))  # fmt: skip
 PLUGINS = logs(
     around("", "W, I", ":NET/OFI Only EFA provider is supported"),
     around("I:", "FI_PROVIDER is efa↵, NCCL_NET set by environment to AWS↵, Using network AWS Libfabric↵, Using "

@@ -54,8 +54,7 @@ CRASHES = logs(
                "\"Preempt\"}"),
     around("", "[rank0]: RuntimeError: x↵, [rank0]: ok↵", "the vm was preempted"),
     "the vm was preempted↵[rank0]: RuntimeError: x",
-    around("", "^Z, []+  Stopped  x, Forwarding signal 20 to job"),
-)  # fmt: skip
+    around("", "^Z, []+  Stopped  x, Forwarding signal 20 to job"))  # fmt: skip
 EXITS = {
     **{f"exit code {code}": ENDED_ITSELF.replace(": 3 (pid", f": {code} (pid")
        for code in (-4, -6, -7, -8, -9, -11, -15, 0, 1, 2, 128, 129, 132, 134, 135, 137, 139, 159, 160, 255)},
@@ -102,8 +101,7 @@ EXCEPTIONS = logs(
     around("[rank3]: ", "remote process exited or there was a network error, aborted due to async NCCL error, x",
           "↵[rank3]: Fatal Python error: Segmentation fault"),
     around("[rank3]: ERROR the table of slot 3 is torn↵", "[rank3], [rank2]",
-          ": Fatal Python error: Segmentation fault"),
-)  # fmt: skip
+          ": Fatal Python error: Segmentation fault"))  # fmt: skip
 COMPLETE = "n1:10{0}:9 [{0}] NCCL INFO comm 0x5 rank {0} nranks 4 busId 7{0} commId 0x9 - Init COMPLETE\n"
 CALLED = "n1:10{0}:9 [{0}] NCCL INFO AllReduce: opCount {1} sendbuff 0x7f count 4 datatype 7 op 0 comm 0x5\n"
 MET = "".join(COMPLETE.format(rank) for rank in range(4))
@@ -132,8 +130,7 @@ CALLS = {
         "for recv operation to complete", f"{timeout(1)}INFO worker group FAILED; will restart worker group",
         "[rank1]: RuntimeError: store based barrier")},
     "bars of two": f"{BAR.format(10, 0)}\n{BAR.format(11, 5)}\n%- "
-                   f"b.log\n{BAR.format(12, 0)}\n{timeout(1)}{BAR.format(13, 5)}",
-}  # fmt: skip
+                   f"b.log\n{BAR.format(12, 0)}\n{timeout(1)}{BAR.format(13, 5)}"}  # fmt: skip
 GAVE_UP = (
     "Watchdog caught collective operation timeout, Timeout at NCCL work: 9, watchdog got stuck for 480 seconds without "
     "making progress, Some NCCL operations have failed or timed out, NCCL communicator was aborted, To avoid data "
@@ -157,8 +154,7 @@ COLLECTIVES = logs(
                         "#6, [4\\, 2] joined but didn't finish collective #6"),
     around("[rank3]: Heartbeat monitor timed out↵",
           "[rank3]: Timeout at NCCL work: 9, I:Timeout at NCCL work: 9, [rank2]: Heartbeat monitor timed out, [rank0]: "
-          "step 7↵[rank1]: step 7↵[rank2]: step 7, I:Heartbeat monitor timed out"),
-)  # fmt: skip
+          "step 7↵[rank1]: step 7↵[rank2]: step 7, I:Heartbeat monitor timed out"))  # fmt: skip
 MORE = {
     "no address of two": f"%- rank3\n[rank3]: {LINE}\n%- rank4\nValueError: no data",
     "loopback of two": "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n%- b\nn2:7:7 [0] NCCL INFO Bootstrap : "
@@ -179,16 +175,14 @@ MORE = {
     **{f"versions {one}, {other}": f"n1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda13.0\nn2:8:8 [0] NCCL INFO NCCL "
                                    f"version 2.28.9+cuda13.0\nn1:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2 commId "
                                    f"{one} - Init START\nn2:8:8 [0] NCCL INFO comm 0x2 rank 1 nranks 2 commId {other} "
-                                   f"- Init START" for one, other in (("0x9", "0x9"), ("0x9", "0x8"))},
-}  # fmt: skip
+                                   f"- Init START" for one, other in (("0x9", "0x9"), ("0x9", "0x8"))}}  # fmt: skip
 ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
 TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{ABORT}"
 BEGINS = "n1:{0}:7 [{0}] NCCL INFO comm 0x1 rank {0} nranks {1} busId {0} commId {1} - Init "
 ENDS = (
     "abort done done", "done done done", "abort done", "told done done", "done done late", "abort done loss",
     "done abort abort", "done done abort", "abort abort done", "told told done", "done told done", "done abort done",
-    "abort done done done",
-)  # fmt: skip
+    "abort done done done")  # fmt: skip
 SAYS = {"abort": ABORT, "told": TOLD, "late": f"done\n{TOLD}\ndone"}
 BY_PEER = "RuntimeError: Connection closed by peer"
 LOST = "n{}:7:9 [0] x.cc:1 NCCL WARN socketProgress: Connection closed by remote peer {}<40211>"
@@ -196,8 +190,7 @@ LOST = "n{}:7:9 [0] x.cc:1 NCCL WARN socketProgress: Connection closed by remote
 OF_ENDS = (
     "training done", "the table of slot 3 is torn: failed",
     "Failed to open x\niteration 8/ 9 | loss 2\niteration 9/ 9 | loss 2", "Sending process 7 closing signal",
-    "fatal: not a git repository", "x is deprecated, failed",
-)  # fmt: skip
+    "fatal: not a git repository", "x is deprecated, failed")  # fmt: skip
 
 
 def _silent(silent: str, count: int, said: str) -> str:
@@ -235,8 +228,7 @@ SILENT = {
         "1.a.b", "n9", "2.a", "n9"), (1, "127.0.0.1", 2, "127.0.0.1"), (1, "localhost", 2, "n9"), (1, "n2.x", "2.y",
         "n2.x"))},
     "three lost one": "\n".join(LOST.format(n, "n9") for n in (1, 2, 3)) +
-          "\nn4:7:7 [0] NCCL INFO Connection closed by remote peer n8<7>",
-}  # fmt: skip
+          "\nn4:7:7 [0] NCCL INFO Connection closed by remote peer n8<7>"}  # fmt: skip
 KNOWN = logs(
     around("W:", "group_desc must not be None, Something new went wrong, NCCL_WORK_FIFO_BYTES=3 is being ignored "
                  "because it is not a power of 2., NET/OFI Unable to register memory (type = 2) for device 0. RC: "
@@ -253,8 +245,7 @@ KNOWN = logs(
           "reregistration failed, recvVector failed on x, recvValue failed on x, sendBytes failed on x, slot 3 failed",
           "↵NCCL failure"),
     around("n1:7:7 [0] NCCL TRACE ", "ms for recv operation to complete, Heartbeat monitor timed out, GPU is lost, "
-                                     "unhandled system error"),
-)  # fmt: skip
+                                     "unhandled system error"))  # fmt: skip
 EACH = logs(
     """\
 33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady↵[rank1]: RuntimeError: x

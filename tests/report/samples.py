@@ -82,8 +82,7 @@ def hostile(text: str = HOSTILE) -> Report:
     found = (verdict(Status.FAIL, finding, node=text, why=text), verdict(Status.UNKNOWN, why=text, required=True))
     return report(
         *found, Verdict(text, text, Status.PASS, text), missing_nodes=(text,), notes=(text,), started=text,
-        command=text, measurements=(replace(SLOW, op=text),), suppressed=(Suppression(text, text, text),),
-    )  # fmt: skip
+        command=text, measurements=(replace(SLOW, op=text),), suppressed=(Suppression(text, text, text),))  # fmt: skip
 
 
 def fleet(nodes: int, checks: int = 90, failing: int = 10) -> Report:
@@ -108,7 +107,6 @@ findings = st.builds(
 )  # fmt: skip
 verdicts = st.builds(
     Verdict, texts, st.none() | texts, st.sampled_from(Status), texts, texts, st.booleans(),
-    st.lists(findings, max_size=2).map(tuple),
-)  # fmt: skip
+    st.lists(findings, max_size=2).map(tuple))  # fmt: skip
 reports = st.lists(verdicts, max_size=4).map(lambda found: report(*found, notes=("x",)))
 """Any report at all, as far as its verdicts go."""

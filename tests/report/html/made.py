@@ -33,8 +33,7 @@ def row(op: str, nbytes: int, place: str = "out", *, slow: float = 1.0) -> Measu
         time_us=TimeStats(time, time * 0.99, time * 0.95, time * 1.05, time * 1.1, time * 0.02), precision=0.035,
         algbw_GBps=bus / factor, busbw_GBps=bus, interval_us=(time * 0.95, time * 1.02),
         expectation=Expectation(expected, 0.9 * expected, "GB/s", "published", "an H100 board's NVLinks", "a paper"),
-        status="pass" if slow < 1.1 else "warn" if slow < 1.2 else "fail",
-    )  # fmt: skip
+        status="pass" if slow < 1.1 else "warn" if slow < 1.2 else "fail")  # fmt: skip
 
 
 def sweep() -> Report:
@@ -52,8 +51,7 @@ def sweep() -> Report:
         EMPTY, status=Status.FAIL, exit_code=4, nodes=(NodeRow("gpu-07", 0, "gpu-07", Status.FAIL),),
         command="torchrun --nproc-per-node 8 -m ncclprobe.bandwidth --op all_reduce,all_gather,reduce_scatter",
         launch=LaunchRow("torchrun", 1, 8), measurements=tuple(rows), checks=(check,),
-        coverage={"fail": 1, "pass": 0, "unknown": 0, "warn": 0, "skip": 0},
-    )  # fmt: skip
+        coverage={"fail": 1, "pass": 0, "unknown": 0, "warn": 0, "skip": 0})  # fmt: skip
 
 
 def whole() -> Report:
@@ -80,8 +78,7 @@ def causes() -> Report:
     killed = Cause(
         "rank-crashed", "log.rank-ended/killed-by-a-signal", "named", "was ended by SIGKILL", ranks=(2,), nodes=("n0",),
         evidence=(line,), blame="job", action="fix-job", remedy="look at `dmesg -T | grep -i oom`",
-        why="the kernel ends what takes too much memory", consequences=(followed,), doctor="host.oom",
-    )  # fmt: skip
+        why="the kernel ends what takes too much memory", consequences=(followed,), doctor="host.oom")  # fmt: skip
     moments = tuple(
         Moment(1.7e9 + n, rank, "n0", "timed out", Evidence("n0.log", 20 + n, "timeout"), "log.watchdog" * (rank == 1))
         for n, rank in enumerate((0, 1, 3))
@@ -93,8 +90,7 @@ def causes() -> Report:
         EMPTY, command="ncclprobe explain n0.log", status=Status.FAIL, exit_code=4, files=("1 log",), causes=(killed,),
         timeline=(Moment(1.7e9, 2, "n0", "killed", line, killed.id), *moments), ranks=ranks,
         not_understood=(NotUnderstood("n0.log", 1, 3, "cannot go on"),),
-        excerpts=(Excerpt("n0.log", "", "n0.log:12", ("step 7", line.text, "bye"), 11, (1,)),),
-    )  # fmt: skip
+        excerpts=(Excerpt("n0.log", "", "n0.log:12", ("step 7", line.text, "bye"), 11, (1,)),))  # fmt: skip
 
 
 def pairs(nodes: int = 8) -> Report:
@@ -105,8 +101,7 @@ def pairs(nodes: int = 8) -> Report:
         pair = PairRow(
             src=src, dst=dst, src_end=f"n{src}", dst_end=f"n{dst}", nbytes=64 << 20, latency_nbytes=8, GBps=rate,
             latency_us=11 + (src + dst) % 5 / 3, time_us=(64 << 20) / rate / 1e3, min_us=1400.0, max_us=1420.0,
-            samples_us=(1410.0,) * 5,
-        )  # fmt: skip
+            samples_us=(1410.0,) * 5)  # fmt: skip
         rows += [pair, replace(pair, both=True, GBps=rate * 0.9)]
     culprit = Blamed("out of n3", "node", ("n3",), None, "out", 0.1, 0.999, 14, 14, 4, 5)
     suspect = Blamed("out of n5 with n1", "pair", ("n5", "n1"), None, "out", 0.8, 0.71, 2, 2, 1, 1)
@@ -129,18 +124,15 @@ def moved() -> Report:
     """One row or two of whatever else is measured."""
     copy = CopyRow(
         node="n0", rank=3, kind="h2d", device="GPU3", numa=0, near=True, nbytes=1 << 30, GBps=24.5, min_GBps=24.1,
-        max_GBps=24.9, samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail",
-    )  # fmt: skip
+        max_GBps=24.9, samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail")  # fmt: skip
     group = GroupRow(
         kind="dp", op="all_reduce", nbytes=64 << 20, size=4, groups=8, crossing=8, slowest=(3, 7, 11, 15),
         alone_us=2100.0, alone_busbw_GBps=48.0, together_us=9100.0, together_busbw_GBps=11.1, slowdown=4.33,
-        advice=("tp groups span nodes: ranks 0 and 8",),
-    )  # fmt: skip
+        advice=("tp groups span nodes: ranks 0 and 8",))  # fmt: skip
     step = StepRow(
         strategy="ddp", ranks=8, params=125_000_000, layers=12, dtype="bfloat16", micro_batches=1, overlap=True,
         calls=10, call_bytes=250_000_000, steps=5, step_us=41_000.0, step_min_us=40_500.0,
-        step_max_us=42_000.0, compute_us=36_000.0, calls_us=9_000.0, exposed_us=5_000.0, efficiency=0.88,
-    )  # fmt: skip
+        step_max_us=42_000.0, compute_us=36_000.0, calls_us=9_000.0, exposed_us=5_000.0, efficiency=0.88)  # fmt: skip
     nics = (
         NicBytes("n0", "mlx5_0", "rdma", 1 << 30, 1 << 30, 0.97, True),
         NicBytes("n0", "eth0", "ethernet", 30 << 20, None, 0.03, False, MARKUP),
@@ -148,8 +140,7 @@ def moved() -> Report:
     return replace(
         pairs(), copies=(replace(copy, device="GPU2", GBps=55.1, status="pass"), copy), groups=(group,), steps=(step,),
         nic_traffic=(OperationTraffic("all_reduce", 1 << 30, nics),),
-        fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}),
-    )  # fmt: skip
+        fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}))  # fmt: skip
 
 
 def board() -> NodeTopology:
@@ -178,8 +169,7 @@ def fleet(nodes: int, names: tuple[str, ...] = ()) -> Report:
         nodes=tuple(NodeRow(name, n, name, sick.get(name, Status.PASS)) for n, name in enumerate(called)),
         checks=tuple(verdicts), topology=dict.fromkeys(called, board()),
         coverage={state: sum(v.status.value == state for v in verdicts) for state in ("pass", "fail", "unknown")},
-        environment={name: _environment(n) for n, name in enumerate(called)},
-    )  # fmt: skip
+        environment={name: _environment(n) for n, name in enumerate(called)})  # fmt: skip
 
 
 def _passes(name: str):  # type: ignore[no-untyped-def]
@@ -192,8 +182,7 @@ def _faults(n: int, name: str) -> list[Verdict]:
         slow = Finding(
             Severity.FAIL, f"mlx5_{n % 8}:1", "runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s", "link", "repair",
             evidence=(seen("/sys/class/infiniband/…/rate", "200 Gb/sec (4X HDR)"),),
-            remedy="reseat or replace the cable",
-        )  # fmt: skip
+            remedy="reseat or replace the cable")  # fmt: skip
         found.append(
             Verdict("ib.rate", name, Status.FAIL, "An InfiniBand port is slower than its siblings", "", True, (slow,))
         )
