@@ -24,6 +24,7 @@ from ncclprobe.facts.ports import Ports
 from ncclprobe.facts.routes import Routes
 from ncclprobe.host import Question
 from ncclprobe.host.capture import load
+from ncclprobe.model.causes import Moment, RankState
 from ncclprobe.model.errors import Failed, Missing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Collector, discover
@@ -220,6 +221,27 @@ def test_a_report_keeps_its_verdicts_numbers_and_schema_and_loses_its_names(tmp_
     assert redacted.nodes[0].name == json.loads(Redactor(KEY).capture(capture()).split("\n")[0])["node"]
     (tmp_path / "r.json").write_text(text)
     assert as_json.read(str(tmp_path / "r.json")) == redacted
+
+
+SEEN = Evidence("/etc/hosts", 3, "x")
+PLACES: dict[str, dict[str, Any]] = {
+    "a node": {"nodes": (NodeRow("zorkia", 0, "n9", Status.FAIL),)},
+    "its host": {"nodes": (NodeRow("n9", 0, "zorkia", Status.FAIL),)},
+    "a node that is missing": {"missing_nodes": ("zorkia",)},
+    "a node of a finding": {"checks": (Verdict("a.b", "n9", Status.FAIL, "", findings=(
+        Finding(Severity.FAIL, "x", "y", nodes=("n9", "zorkia")),)),)},
+    "the host of a rank": {"ranks": (RankState(0, "zorkia"),)},
+    "the host of a moment": {"timeline": (Moment(None, 0, "zorkia", "x", SEEN),)},
+    "a setting": {"environment": {"n9": NodeEnvironment({}, (Setting("MASTER_ADDR", "zorkia", "x"),))}},
+}  # fmt: skip
+
+
+@each_row("place", PLACES.values(), ids=PLACES)
+def test_what_one_place_of_a_report_calls_a_host_is_hidden_in_every_text(place: dict[str, Any]) -> None:
+    redacted = Redactor(KEY).report(replace(report(), notes=("Then zorkia answered.",), **place))
+    assert redacted.notes == (f"Then {Pseudonyms(KEY.encode()).host('zorkia')} answered.",)
+    assert "zorkia" not in as_json.render(redacted)
+    assert Redactor(KEY).report(replace(report(), notes=("Then zorkia answered.",))).notes == ("Then zorkia answered.",)
 
 
 @each_row(
