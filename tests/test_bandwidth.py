@@ -5,13 +5,14 @@ import signal
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ncclprobe.commands import bandwidth, copies, measuring
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.expect.bands import from_toml
-from ncclprobe.model.errors import UsageError
+from ncclprobe.model.errors import Missing, ParseError, UsageError
 from ncclprobe.session.ranks.identity import Devices
 from tests.each_row import each_row
 
@@ -139,6 +140,33 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
     assert bandwidth.main([]) == copies.main([]) == 0
     assert [count for count, _ in started[-2:]] == [8, 8]
     assert capsys.readouterr().err == "ncclprobe: starting a rank on each of 8 GPUs\n" * 2
+
+
+def test_so_many_ranks_are_started_as_the_node_has_processors_for_and_windows_may_lend_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, started: list[tuple[int, set[str]]], tmp_path: Path
+) -> None:
+    over = (
+        "--nproc {} is too many: this node, with {} CPUs, can run at most {} ranks (the limit is 4 per CPU, but never "
+        "less than 16)"
+    )
+    for cpus, most in ((1, 16), (4, 16), (5, 20)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cpus=cpus: set(range(cpus)))
+        assert bandwidth.main(["--backend", "gloo", "--nproc", str(most), "-e", "8"]) == 0
+        with pytest.raises(UsageError) as refused:
+            bandwidth.main(["--backend", "gloo", "--nproc", str(most + 1)])
+        assert str(refused.value) == over.format(most + 1, cpus, most)
+    for error in (Missing("no /proc/meminfo"), ParseError("no number")):
+
+        def unread(_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(measuring, "memory", SimpleNamespace(run=unread))
+        assert bandwidth.main(["--backend", "gloo", "--nproc", "2", "-e", "900G"]) == 0
+    assert [count for count, _ in started] == [16, 16, 20, 2, 2]
+    monkeypatch.setattr(measuring, "_WSL", str(tmp_path / "dxg"))
+    assert [measuring.may_have_gpus(Devices(nodes)) for nodes in (0, 1)] == [False, True]
+    (tmp_path / "dxg").touch()
+    assert measuring.may_have_gpus(Devices(0))
 
 
 def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import socket
 import subprocess
 import sys
@@ -48,6 +49,21 @@ def test_the_version_is_said_before_anything_slow_is_imported() -> None:
     assert done.stdout == f"ncclprobe {__version__}\n"
     assert "ncclprobe.start" in done.stderr
     assert not {name for name in ("argparse", "msgspec", "pathlib", "typing") if f" {name}\n" in done.stderr}
+
+
+def test_a_module_that_torchrun_starts_is_its_command_and_an_import_starts_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr("ncclprobe.start.program", lambda *words: started.append(words))
+    names = ["accept", "bandwidth", "copies", "doctor", "pairs", "workload", "__main__"]
+    for run_name, expected in (
+        ("imported", []),
+        ("__main__", [(name,) if name != names[-1] else () for name in names]),
+    ):
+        for name in names:
+            runpy.run_module(f"ncclprobe.{name}", run_name=run_name)
+        assert started == expected
 
 
 def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job_and_passes_for_a_gloo_job() -> None:

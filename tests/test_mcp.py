@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +136,19 @@ def test_what_cannot_be_asked_is_an_error_in_a_line_and_an_answer_has_an_end(mon
     monkeypatch.setattr(served, "MOST_ANSWER", len(whole))
     (answer,) = asked(served.Reader([], redact=False), {"it": ("lookup", {"name": " NCCL_\n"})}).values()
     assert answer == (False, whole)
+
+
+def test_what_is_served_is_below_the_folders_and_redacted_unless_declined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[served.Reader] = []
+    runs = SimpleNamespace(run=lambda way: readers.append(way))
+    monkeypatch.setattr(served, "server", lambda reader: readers.append(reader) or runs)
+    for words, redacts in (([], True), (["--no-redact", "--folder", f"{tmp_path}/.", "--folder", "/"], False)):
+        assert served.main(words) == 0
+        reader, way = readers[-2:]
+        assert (reader.redactor is not None, way) == (redacts, "stdio")
+        assert reader.folders == [Path(word).resolve() for word in words[2::2]]
 
 
 def test_it_serves_over_standard_input_and_output_as_a_program() -> None:
