@@ -48,10 +48,8 @@ def _ends_inputs() -> Rows:
             own = {each: replace(was, signal=received.get(each, "")) for each, was in states.items()}
             found = [launch.lost_ranks(own, codes, log_ended=over) for over in (True, False)]
             yield (
-                f"left {number} {codes} {by} {len(received)}",
-                *found,
-                launch.signalled_alone(own, RanksEnd(codes, by)),
-            )
+                f"left {number} {codes} {by} {len(received)}", *found, launch.signalled_alone(own, RanksEnd(codes, by)),
+            )  # fmt: skip
     for phase, by, late in product((rank_files.START, rank_files.IMPORTING, "timing"), ("", "SIGTERM"), (True, False)):
         with instead(rank_files, read_state=replace(state, phase=phase)):
             yield f"cut short in {phase} {by} {late}", launch.cut_short(Path(), "h0", RanksEnd({}, by, late))

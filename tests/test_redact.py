@@ -175,11 +175,9 @@ def skeleton(text: str) -> object:
     "row",
     [
         '{"ask": ["read", "/a"], "said": "' + "[" * 5000 + '"}',
-        '{"ask": ["read", "/a"], "said": "' + "[" * 400 + "]" * 400 + '"}',
-        "[" * 5000,
-        '{"a":' * 400 + "1" + "}" * 400,
+        '{"ask": ["read", "/a"], "said": "' + "[" * 400 + "]" * 400 + '"}', "[" * 5000, '{"a":' * 400 + "1" + "}" * 400,
     ],
-)
+)  # fmt: skip
 def test_whatever_is_no_row_of_ours_is_redacted_without_a_crash(row: str) -> None:
     assert "10.20.0.7" not in Redactor(KEY).capture(row)
 
@@ -188,15 +186,10 @@ def report() -> Report:
     seen, text = (Evidence("/etc/hosts", 3, "10.20.0.7/16"),), "GID fe80::506b:4b03:c4:aaaa of blade-017"
     finding = Finding(Severity.FAIL, "mlx5_0:1", text, evidence=seen, nodes=("store1",))
     return Report(
-        tool=Tool("ncclprobe", "0.1.0"),
-        started="2026-11-21T02:17:08+00:00",
-        duration_s=0.5,
-        command="ncclprobe doctor blade-017.jsonl --json /home/alice/r.json",
-        status=Status.FAIL,
-        exit_code=4,
+        tool=Tool("ncclprobe", "0.1.0"), started="2026-11-21T02:17:08+00:00", duration_s=0.5,
+        command="ncclprobe doctor blade-017.jsonl --json /home/alice/r.json", status=Status.FAIL, exit_code=4,
         nodes=(NodeRow("blade-017", 0, "blade-017.rack7.example.org", Status.FAIL),),
-        missing_nodes=("node 1", "login3"),
-        notes=("login3: not heard of",),
+        missing_nodes=("node 1", "login3"), notes=("login3: not heard of",),
         checks=(Verdict("ib.gid", "blade-017", Status.FAIL, "A GID", findings=(finding,)),),
         coverage={"pass": 0, "fail": 1},
         environment={
@@ -205,7 +198,7 @@ def report() -> Report:
                 tuple(Setting(name, value, "/nfs/alice/nccl.conf:3") for name, value in ENV.items()),
             )
         },
-    )
+    )  # fmt: skip
 
 
 def test_a_report_keeps_its_verdicts_numbers_and_schema_and_loses_its_names(tmp_path: Path) -> None:

@@ -218,9 +218,7 @@ def test_what_nccl_and_gloo_listen_on_is_called(
     backend: str, name: str, ifname: str, addresses: dict[str, str]
 ) -> None:
     facts: dict[type, Any] = {
-        Interfaces: nodes_of("")["interfaces"].by_node["n0"],
-        Settings: setting("NCCL_SOCKET_IFNAME", "=eth1"),
-        Environment: Environment({"GLOO_SOCKET_IFNAME": ifname} if ifname else {}),
-        OwnName: OwnName("n0", (name,)),
-    }
+        Interfaces: nodes_of("")["interfaces"].by_node["n0"], Settings: setting("NCCL_SOCKET_IFNAME", "=eth1"),
+        Environment: Environment({"GLOO_SOCKET_IFNAME": ifname} if ifname else {}), OwnName: OwnName("n0", (name,)),
+    }  # fmt: skip
     assert {each.name: each.address for each in mesh_interfaces(Snapshot("n0", facts), backend)} == addresses

@@ -88,12 +88,8 @@ def test_a_file_that_is_not_exactly_a_baseline_is_refused(text: str) -> None:
 
 def test_numbers_at_the_end_of_their_range_are_read_and_several_files_in_order(tmp_path: Path) -> None:
     ends = (
-        {"nbytes": 1},
-        {"nbytes": (1 << 63) - 1},
-        {"runs": (1 << 31) - 1},
-        {"ranks": (1 << 31) - 1},
-        {"noise": 0.998},
-    )
+        {"nbytes": 1}, {"nbytes": (1 << 63) - 1}, {"runs": (1 << 31) - 1}, {"ranks": (1 << 31) - 1}, {"noise": 0.998},
+    )  # fmt: skip
     for changes_ in (*ends, {"nodes": 8, "ranks": 8}, {"noise": 0}):
         assert parse(spoilt_file(**changes_), "site.json").rows, changes_
     with pytest.raises(UsageError, match=f"{tmp_path}: contains no baseline; write one with `ncclprobe baseline"):

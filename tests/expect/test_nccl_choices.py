@@ -172,8 +172,6 @@ def test_a_line_of_nccls_is_ours_too_but_for_what_is_named() -> None:
     counts = Counter((where(each), each.kind) for each in found)
     kinds = ("transport", "channels", "speed and path", "algorithm and protocol")
     assert {place: tuple(counts[place, kind] for kind in kinds) for place, _ in counts} == {
-        "node": (1331, 146, 146, 2806),
-        "node, NVLS": (210, 51, 51, 652),
-        "nodes": (845, 30, 30, 572),
+        "node": (1331, 146, 146, 2806), "node, NVLS": (210, 51, 51, 652), "nodes": (845, 30, 30, 572),
         "nodes, NVLS": (382, 18, 18, 228),
-    }
+    }  # fmt: skip

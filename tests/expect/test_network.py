@@ -108,7 +108,5 @@ def test_the_kernels_words_for_a_links_speed_are_a_generation() -> None:
     words |= {"64.0 GT/s PCIe": 6, "7 GT/s": None, "Unknown": None}  # type: ignore[dict-item]
     assert {text: copies.generation(text) for text in words} == words
     assert [copies.pcie_line_GBps(*slot) for slot in ((4, 16), (4, 0), (7, 16))] == [
-        pytest.approx(31.5, 0.01),
-        None,
-        None,
-    ]
+        pytest.approx(31.5, 0.01), None, None,
+    ]  # fmt: skip

@@ -62,10 +62,8 @@ def test_every_fact_of_a_run_has_a_row() -> None:
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:
     by_torchrun = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9", "PATH": "/bin"}
     assert environment.measuring_environment(by_torchrun) == {
-        **dict.fromkeys(environment.MEASURING, "0"),
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "9",
-        "PATH": "/bin",
-    }
+        **dict.fromkeys(environment.MEASURING, "0"), "TORCH_NCCL_TRACE_BUFFER_SIZE": "9", "PATH": "/bin",
+    }  # fmt: skip
     assert environment.measuring_environment({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
     names = (*environment.MEASURING, *environment.EVENTS, *environment.RECORDING)
     assert {parameters.table()[name].owner for name in names} == {"torch"}

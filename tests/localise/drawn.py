@@ -180,7 +180,5 @@ def tests_of_ranks() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "drawn-rails": tests_of_rails,
-    "drawn-paths": tests_of_paths,
-    "drawn-ranks": tests_of_ranks,
-}
+    "drawn-rails": tests_of_rails, "drawn-paths": tests_of_paths, "drawn-ranks": tests_of_ranks,
+}  # fmt: skip

@@ -45,18 +45,11 @@ SERVER = (LISTENS, accepted(ASKS[0]))
 
 
 def init(
-    states: Mapping[int, LiveRank],
-    world: int | None,
-    calls: tuple[tuple[Connection, Connection], ...] = (),
-    sockets: tuple[Connection, ...] | Absent = (),
-    master: JobStore = MASTER,
-    mesh: tuple[Connection, ...] = (),
-    records: FlightRecords = NOTHING,
-    after: Any = None,
-    own: Mapping[int, dict[str, Any]] | None = None,
-    stacks: tuple[tuple[FlightFrame, ...], ...] = (),
-    absent: tuple[int, ...] = (),
-) -> JobState:
+    states: Mapping[int, LiveRank], world: int | None, calls: tuple[tuple[Connection, Connection], ...] = (),
+    sockets: tuple[Connection, ...] | Absent = (), master: JobStore = MASTER, mesh: tuple[Connection, ...] = (),
+    records: FlightRecords = NOTHING, after: Any = None, own: Mapping[int, dict[str, Any]] | None = None,
+    stacks: tuple[tuple[FlightFrame, ...], ...] = (), absent: tuple[int, ...] = (),
+) -> JobState:  # fmt: skip
     """Return how a job of one node stands whose ranks were seen so. `own`: what single ranks were started with."""
     launch = Launch("environment", world_size=world, master_addr="10.0.0.5", master_port=29500)
     own, twins = own or {}, {n: each["twins"] for n, each in (own or {}).items() if "twins" in each}

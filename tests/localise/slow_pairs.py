@@ -106,15 +106,11 @@ def _verdicts() -> Mapping[str, Localisation]:
     some = [Sample(End(s), End(d), 40.0) for s, d in ("ab", "cd", "ef", "ac", "be", "df")]
     lost = [Lost(End("a"), End("b"), "timed out", 0), Lost(End("b"), End("a"), "timed out", 0)]
     return {
-        "the tournament alone": verdict(first),
-        "a retest beside a slow partner": verdict([*first, *again]),
+        "the tournament alone": verdict(first), "a retest beside a slow partner": verdict([*first, *again]),
         "a retest with its control": verdict([*first, *again[:2], *fine]),
-        "one sample": verdict([Sample(End("a"), End("b"), 1.0)]),
-        "no sample": verdict([]),
-        "few samples": verdict(some),
-        "a lost way": verdict(lost[:1]),
-        "a lost pair": verdict(lost),
-    }
+        "one sample": verdict([Sample(End("a"), End("b"), 1.0)]), "no sample": verdict([]),
+        "few samples": verdict(some), "a lost way": verdict(lost[:1]), "a lost pair": verdict(lost),
+    }  # fmt: skip
 
 
 def row(src: int, dst: int, GBps: float, **more: Any) -> PairRow:

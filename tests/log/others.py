@@ -261,8 +261,7 @@ PASTED = of(
         "a limit that is not there, by a table": f"{REFUSED}\nmax locked memory       (kbytes, -l) unlimited",
         "a limit that is not there on another host": f"%- a.log\n{REFUSED}\n%- shell.log\nn2:8:8 [0] NCCL INFO "
         "Bootstrap : Using eth0:10.0.0.2<0>\n$ ulimit -l\nunlimited",
-        "a limit of 64": f"{REFUSED}\n$ ulimit -l\n64",
-        "GIDs without an address": f"{INDEX}\n{ROCE}\n{BARE}",
+        "a limit of 64": f"{REFUSED}\n$ ulimit -l\n64", "GIDs without an address": f"{INDEX}\n{ROCE}\n{BARE}",
         "a GID's two halves": f"{ROCE}\n{INFO} NET/IB: Dev 0 Port 1 qpn 9 mtu 3 GID 0 (80FE/F6999FC9)\n{NO_ANSWER}",
         "GIDs of InfiniBand": f"{ROCE.replace('RoCE', 'IB')}\n{BARE}",
         **{f"GIDs {own} and {peer}": f"{ROCE}\n{NO_ANSWER} localGid {own} remoteGid {peer}" for own, peer in ((
@@ -288,8 +287,7 @@ PASTED = of(
         "memory full, steps and another end": f"{steps(0, 5)}\n{OOM}\n{steps(5, 90)}\n{DIFFER}",
         **{f"a full cgroup, {limit}": f"python invoked oom-killer: gfp_mask=0x140cca, order=0\nCall "
             f"Trace:\noom-kill:constraint=CONSTRAINT_{limit},task=python,pid=7" for limit in ("MEMCG", "NONE")},
-        "a pod without a node": f"{UNPLACED}\n{JOINING}",
-        "a pod without a name": f"{OF_ONE_POD}\n{JOINING}",
+        "a pod without a node": f"{UNPLACED}\n{JOINING}", "a pod without a name": f"{OF_ONE_POD}\n{JOINING}",
         "a pod, and steps": f"{UNPLACED}\n{steps(0, 9)}",
         "a pod that was placed": f"{OF_ONE_POD}\n{PLACED.format('8m  default-scheduler')}\n{JOINING}",
         "a pod of another job": f"w-1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
@@ -305,8 +303,7 @@ PASTED = of(
         "a monitor that wrote on": f"{BUILDS}\n{GAVE_UP}\n{LATER} gpu_monitor: util 100% mem 71 GiB",
         "a rank that saves": f"{BUILDS}\n{GAVE_UP}\n{LATER} INFO util.py:88 saving shard 7 of 16",
         "a rank that raised before": f"[rank0]: 2025-03-01 10:00:00 KeyboardInterrupt\n{GAVE_UP}",
-        "a file server": f"{STILL}\n{GAVE_UP}",
-        "a process blocked in the kernel": f"{BLOCKED}\n{GAVE_UP}",
+        "a file server": f"{STILL}\n{GAVE_UP}", "a process blocked in the kernel": f"{BLOCKED}\n{GAVE_UP}",
         "a file server that came back": f"{STILL}\n[ 818.1] nfs: server 10.0.0.9 OK\n{GAVE_UP}",
         "a file server of a job at work": f"{STILL}\n{BLOCKED}\n{steps(0, 9)}",
         "a blocked process whose GPU is off the bus": f"{XID.format(79, 'Fatal')}\n{BLOCKED}\n{GAVE_UP}",

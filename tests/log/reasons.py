@@ -304,13 +304,11 @@ STARTED = repeated(
 )
 TO_LINK_LOCAL = "n2:7:9 [0] misc/socket.cc:4 NCCL WARN socketStartConnect: Connect to fe80::20d:1%enP4s1<4> failed : {}"
 WORK = {
-    "steps": steps(0, 20),
-    "bars": BARS,
-    "requests": '10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -',
-    "one step": steps(0, 1),
+    "steps": steps(0, 20), "bars": BARS,
+    "requests": '10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -', "one step": steps(0, 1),
     "bars of loading": "\n".join(f"Loading weights: {line}" for line in BARS.split("\n")),
     "a bar of data": "Generating train split: 50%|## | 50/100 [00:05<00:05, 9 examples/s]",
-}
+}  # fmt: skip
 WORKED = f"{steps(0, 30)}\n{GAVE_UP}"
 BEFORE_STEPS = f"""\
 {of({f"{name} before 60 steps": text for name, text in AT_START.items()}, after=steps(0, 60), ending=" -> none")}

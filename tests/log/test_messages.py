@@ -99,12 +99,10 @@ def test_no_harmless_message_is_a_cause() -> None:
         ("NET/OFI what no release has said", "WARN", "symptom"),
         ("NET/OFI Use of OFI_NCCL_RDMA_MAX_POSTED_BOUNCE_BUFFERS is deprecated.", "WARN", "harmless"),
         ("RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: x", "EXCEPTION", "symptom peer"),
-        ("Something new went wrong", "WARN", ""),
-        ("Call to ibv_create_qp failed", "INFO", ""),
-        ("failed Call to ibv_create_qp", "WARN", ""),
-        ("FlashAttention is not available.", "WARN", ""),
+        ("Something new went wrong", "WARN", ""), ("Call to ibv_create_qp failed", "INFO", ""),
+        ("failed Call to ibv_create_qp", "WARN", ""), ("FlashAttention is not available.", "WARN", ""),
     ],
-)
+)  # fmt: skip
 def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, level: str, meaning: str) -> None:
     found = messages.said(text, level)
     assert (found.row.meaning if found else "") == meaning

@@ -68,17 +68,13 @@ def test_a_log_that_names_no_rank_is_of_the_one_that_is_left_over(texts: dict[st
 @each_row(
     ("text", "size", "rank"),
     [
-        ("started, world size 4", 4, None),
-        ("world_size=16 rank=3", 16, None),
-        ("{'world_size': 8}", 8, None),
+        ("started, world size 4", 4, None), ("world_size=16 rank=3", 16, None), ("{'world_size': 8}", 8, None),
         ("Timed out after 9 seconds waiting for clients. 3/4 clients joined.", 4, None),
-        ("world size unknown", None, None),
-        ("world_size=2\nworld_size=8\nworld_size=8", 8, None),
-        ("rank 3: step 7 failed", None, 3),
-        ("Rank 3/8 | step 7 failed", None, 3),
+        ("world size unknown", None, None), ("world_size=2\nworld_size=8\nworld_size=8", 8, None),
+        ("rank 3: step 7 failed", None, 3), ("Rank 3/8 | step 7 failed", None, 3),
         ("rank 3 failed to pass", None, None),
     ],
-)
+)  # fmt: skip
 def test_the_size_of_a_job_and_the_writer_of_a_line_are_what_lines_say(
     text: str, size: int | None, rank: int | None
 ) -> None:
