@@ -4,9 +4,11 @@ from typing import Any
 
 from ncclprobe.logs import timeline
 from ncclprobe.logs.job_log import JobLog, LogEvent, LogStream, Pace
-from ncclprobe.logs.rank_ends import Ends, RankEnd
+from ncclprobe.logs.rank_ends import Clocks, Ends, RankEnd
 from ncclprobe.logs.texts import AT_EXIT
 from ncclprobe.logs.torch_lines import Hang, TimedOutWork
+from ncclprobe.model.causes import Cause
+from ncclprobe.model.findings import Evidence
 
 
 def end(rank: int, said_s: Any = "", last: LogEvent | None = None, exited: str = "") -> RankEnd:
@@ -31,6 +33,39 @@ def test_silent_ranks_are_those_that_did_not_end_after_a_complaint() -> None:
     ]
     told = [Ends({each.rank: each for each in ranks}).silent for ranks, _ in rows]
     assert [[each.rank for each in silent] for silent in told] == [silent for _, silent in rows]
+
+
+def test_a_rank_complains_later_than_all_others_by_a_clock_that_all_share() -> None:
+    for others, own_s, later in (
+        ((5.0, 9.0), 12.0, False), ((5.0, 9.0), 12.1, True), ((5.0, None), 99.0, False), ((5.0, 9.0, None), 12.1, True),
+    ):  # fmt: skip
+        ends = Ends({8: end(8, own_s), **{rank: end(rank, at_s) for rank, at_s in enumerate(others)}})
+        assert (ends.came_later(ends.ranks[8]), others, own_s) == (later, others, own_s)
+    at, known, elsewhere = LogEvent(0, 1, "x", host="n1", time_s=50.0), {"n1": 8.0}, {"n2": 8.0}
+    rows = ((known, True, 42.0), (known, False, 42.0), (elsewhere, True, 50.0), (elsewhere, False, None))
+    assert [Ends({}, ahead_s, one).when(at) for ahead_s, one, _ in rows] == [when for *_, when in rows]
+
+
+def test_what_a_reader_must_know_of_clocks() -> None:
+    by = "communicators that several hosts initialised together"
+    for clocks, said in (
+        (Clocks({"a": 0.0, "b": 9.0}, 1, 1), ""),
+        (Clocks({"a": 0.0, "b": -1.0, "c": 1.0}, 2, 3), f"the clocks of the hosts agree within a second, by 2 {by}"),
+        (Clocks({"a": 0.0, "b": 5.0, "c": -40.2, "d": 7.0}, 3, 4), f"the clock of c is 40 s behind, by 3 {by}"),
+        (Clocks({"a": 0.0, "b": 1.6}, 2, 2), f"the clock of b is 2 s ahead, by 2 {by}"),
+    ):
+        assert clocks.in_words() == said
+
+
+def test_the_settings_of_the_flight_recorder_have_the_names_of_the_earliest_release_that_a_log_names() -> None:
+    cause = Cause("x", "log.x", "unknown", "m", evidence=(Evidence("a.log", 1, "a collective hangs"),))
+    for versions, newer in (("", 0), ("2.8.1", 0), ("2.9.0", 1), ("2.10.1 2.9.1+cu129", 1), ("3.0.0 2.8.0", 0),
+                            ("nightly 2.9.0", 1), ("2 2.x.1", 0)):  # fmt: skip
+        log = JobLog((), (), versions={"torch": tuple(versions.split())})
+        (found,) = timeline.with_next_steps([cause], log, records=False)
+        size = "TORCH_FR_BUFFER_SIZE" if newer else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+        assert [(step.split()[3], versions) for step in found.collect] == [(f"{size}=2000", versions)]
+        assert timeline.with_next_steps([cause], log, records=True)[0].collect == ()
 
 
 def test_steps_are_slow_from_the_first_on_after_which_all_take_three_times_as_long() -> None:
