@@ -2,20 +2,19 @@
 
 from typing import Any
 
+from ncclprobe.model.causes import Answer, Cause, Suspect
 from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note
 from ncclprobe.model.measurement import Judged
 from ncclprobe.model.report import NodeRow, Report
 from ncclprobe.model.values import replace
-from ncclprobe.report import html, junit, markdown
+from ncclprobe.report import causes, html, junit, markdown
 from ncclprobe.report.digest import headline
 from ncclprobe.report.text import quiet, render
 from tests.each_row import each_row
 
 from . import samples
 
-SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
-PASSED = replace(samples.ROW, status="pass")
 
 
 def of(*found: Finding, nodes: int = 0, id: str = "gpu.count", node: str | None = None) -> Report:
@@ -56,3 +55,45 @@ def test_numbers_that_nothing_judged_are_no_pass_in_any_format(changes: dict[str
     lines = render(report).splitlines()
     assert said in lines[0 if "accept" in report.command else 2]
     assert "<skipped" in junit.render(report).partition("</testsuite>")[0]
+
+
+@each_row(
+    ("suspect", "words"),
+    [
+        (Suspect(3, "n1", time=1.7e9), "rank 3, n1 (it logged nothing)"),
+        (Suspect(3, source="a"), "rank 3: its last line was written"),
+        (Suspect(3, source="a", time=0.0), "rank 3: its last line was written at 00:00:00"),
+        (Suspect(3, source="a", silent_s=0.0),
+         "rank 3: its last line was written, 0 s before the first error of another rank"),
+        (Suspect(3, source="a", silent_s=-1.0, step=0), "rank 3: its last line was written; it reached step 0"),
+        (Suspect(3, source="a", step=7, furthest_step=7), "rank 3: its last line was written; it reached step 7"),
+        (Suspect(3, source="a", step=7, furthest_step=8),
+         "rank 3: its last line was written; it reached step 7, others to 8"),
+        (Suspect(3, source="a", furthest_step=8), "rank 3: its last line was written"),
+    ],
+)  # fmt: skip
+def test_a_silent_rank_is_described_by_what_is_known_of_it(suspect: Suspect, words: str) -> None:
+    assert causes.suspected(suspect) == words
+
+
+CAUSE = Cause(
+    "oom", "log.memory-full/x", "named", "rank 3 is full", ranks=(3,), nodes=("n1",), blame="job", action="fix-job"
+)
+
+
+def test_a_cause_is_labelled_by_its_own_answer_and_names_whose_fault_it_is() -> None:
+    for answer, label in (
+        (Answer("hung", "named", False, "oom", "rank 3 is full"), "If it hangs:"),
+        (Answer("hung", "named", True, "oom", "rank 3 is full"), "CAUSE"),
+        (Answer("slow", "named", False, "oom", "rank 4 is full"), "CAUSE"),
+        (Answer("slow", "named", False, "shm", "rank 3 is full"), "CAUSE"),
+    ):
+        other = Answer("failed", "named", False, "x", "y")
+        report = replace(samples.HEALTHY, answers=(other, answer), causes=(CAUSE,))
+        assert causes.label(report, CAUSE) == label
+    assert causes.headline(report) == "n1: rank 3 is full [oom]"
+    several = replace(CAUSE, confidence="narrowed", could_be=("oom", "shm"), message="it is full", ranks=(3, 4))
+    assert causes.headline(replace(report, causes=(several,))) == "ranks 3-4, n1: it is full [oom or shm]"
+    assert causes.blamed(CAUSE) == "The job's settings or its program are at fault; correct them."
+    for action, said in (("restart", "Restart it."), ("retest", "Test again before you act."), ("repair", "")):
+        assert causes.blamed(replace(several, action=action)) == said, action
