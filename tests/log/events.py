@@ -83,8 +83,7 @@ LINES = {
     "srun's only task": "[rank2]: no socket interface found\nsrun: error: n7: task 2: Exited with exit code 1",
     "srun, out of memory": "srun: error: n7: task 5: Out Of Memory\nsrun: error: n6: tasks 0-3: Terminated, an error",
     **{f"srun's tasks {tasks[:9]}": f"srun: error: n7: tasks {tasks}: Exited, an error"
-       for tasks in ("0-", "-3", "0-99999999", "9-1", ",", "0-3,0-x", "1-" + "9" * 1900)},
-}  # fmt: skip
+       for tasks in ("0-", "-3", "0-99999999", "9-1", ",", "0-3,0-x", "1-" + "9" * 1900)}}  # fmt: skip
 _FAILURE = (
     "  time      : 2026-11-22_10:00:0{}\n  host      : gpu17\n  rank      : {} (local_rank: {})\n  exitcode  : {}"
 )

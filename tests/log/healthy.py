@@ -167,8 +167,7 @@ def of_rank(version: str, rank: int, size: int, launcher: str = "none") -> str:
     host, dev = f"n{rank // 2}", rank % 2
     text = _RELEASES[version].format(
         host=host, pid=100 + rank, tid=200 + rank, dev=dev, address=f"10.0.0.{1 + rank // 2}", rank=rank, size=size,
-        version=version,
-    )  # fmt: skip
+        version=version)  # fmt: skip
     form = LAUNCHERS[launcher]
     return "".join(form.format(line=line, dev=dev, rank=rank) + "\n" for line in text.splitlines())
 

@@ -21,8 +21,7 @@ TAILS = (
     "MPI size: 4, MPI local size: 2, rank: 1", "\n",
     *(f"{level} x" for level in ("DEBUG:", "[WARN]", "WARNING", "CRITICAL", "- FATAL", "NOTE:", "ERRORS")),
     "rank  : 3", "C 39 40] x", "trainer.py - x", "7 - levanter.x - y", "D 1 2] x", "[x.py:7] y", "n1 x[7]: y",
-    "n1 x: y", "INFO x: y",
-)  # fmt: skip
+    "n1 x: y", "INFO x: y")  # fmt: skip
 TIMES = (
     "Jan 1 04:05:06", "Feb 2 04:05:06", "Mar 3 04:05:06", "Apr 4 04:05:06", "May 5 04:05:06", "Jun 6 04:05:06",
     "Jul 7 04:05:06", "Aug 8 04:05:06", "Sep 9 04:05:06", "Oct 10 04:05:06", "Nov 11 04:05:06", "Dec 12 04:05:06",
@@ -43,8 +42,7 @@ FIELDS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("time", "timestamp", "@timestamp", "ts", "receiveTimestamp", "asctime"), MOMENTS),
     **dict.fromkeys(("_HOSTNAME", "hostname", "host", "node", "node_name", "nodename"), ("n1", "n" * 300)),
     "__REALTIME_TIMESTAMP": MOMENTS, "instance": ("n2",), "labels": ({"node": "l1"},),
-    "kubernetes": ({"host": "k1"}, {"node_name": "k2", "pod_name": "k3"}, {"pod_name": "k4"}, "x"),
-}  # fmt: skip
+    "kubernetes": ({"host": "k1"}, {"node_name": "k2", "pod_name": "k3"}, {"pod_name": "k4"}, "x")}  # fmt: skip
 WITHIN = ("jsonPayload", "fields", "data", "result", "_source", "attributes", "frob")
 FRAME, FAILED = '  File "/job/train.py", line 12, in main', "Traceback (most recent call last):"
 HEADS: Mapping[str, tuple[str, ...]] = {
@@ -71,8 +69,7 @@ HEADS: Mapping[str, tuple[str, ...]] = {
     RULE: ("There are not enough slots available in the system for x. And", "more  ", "a | b | c", RULE,
            "It all went on here as before."),
     "Failures:": tuple(SUMMARY.splitlines()[4:14]),
-    "Root Cause (first observed failure):": tuple(SUMMARY.splitlines()[14:]),
-}  # fmt: skip
+    "Root Cause (first observed failure):": tuple(SUMMARY.splitlines()[14:])}  # fmt: skip
 OTHERS = ("", "[rank1]: step 7", "an error", "====", "----", "x failed", "ValueError: z")
 LINES = (
     *["iteration {s:8d}/ 100 | loss 2.1"] * 4, "2026-11-23 10:{s:02d}:00 INFO step {s} done", "Training finished",
@@ -94,8 +91,7 @@ LINES = (
     "RuntimeError: x. See stack trace above", "2026-11-23 11:{s:02d}:00 [rank{r}]: heartbeat",
     "2026-11-23 11:{s:02d}:00 [rank{r}]: saving", "[default{r}]: step {s}", "terminate called",
     "[rank{r}]: Received a dump signal due to a collective timeout from rank 1",
-    "n{r}:7{r}:9 [0] NCCL INFO Bootstrap : Using br-0a1b2c3d4e5f:172.17.0.1<0>",
-)  # fmt: skip
+    "n{r}:7{r}:9 [0] NCCL INFO Bootstrap : Using br-0a1b2c3d4e5f:172.17.0.1<0>")  # fmt: skip
 
 
 def _event(e: LogEvent) -> str:

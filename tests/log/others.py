@@ -16,8 +16,7 @@ BEGUN = "n{}:4{}:9 [0] NCCL INFO comm 0x5 rank {} nranks 4 cudaDev 0 busId 7000 
 SRUN = "\n".join(f"{rank}: step {step}" for step in range(5) for rank in range(4))
 NO_ID = (
     "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
-    "store->get('0') got error: Socket Timeout"
-)
+    "store->get('0') got error: Socket Timeout")  # fmt: skip
 KERNEL = "2026-03-11T10:04:34.1+00:00 n1 kernel:"
 
 
@@ -39,8 +38,7 @@ ALL_BUT_2 = {0: WAITED, 1: WAITED, 2: "", 3: WAITED}
 ALL_OF_A_HOST = "\n".join(
     f"%- rank{rank}.log\n{STEPS}"
     + (f"\nn{rank // 2}:7:7 [0] x.cc:9 NCCL WARN {CLOSED_BY} 10.0.0.3<4711>" if rank not in (4, 5) else "")
-    for rank in range(8)
-)
+    for rank in range(8))  # fmt: skip
 FILES = {
     "a rank of eight ends while the others lose it": ranks({rank: "" if rank == 1 else CLOSED for rank in range(8)}),
     "a rank of two ends while the other loses it": ranks({0: CLOSED, 1: ""}),
@@ -80,14 +78,12 @@ FILES = {
 }  # fmt: skip
 MONITOR = (
     "[rank<>]:[E731 22:25:41.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank <>] Heartbeat monitor "
-    "timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0"
-)
+    "timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0")  # fmt: skip
 CALLED = "n1:10<>:10<> [<>] NCCL INFO AllReduce: opCount 6 sendbuff 0x7f recvbuff 0x7f count 4 datatype 7 op 0 comm 0x5"
 ADDED = "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: <>"
 OLD_WATCHDOG = (
     "[default<>]:[E ProcessGroupNCCL.cpp:566] [Rank <>] Watchdog caught collective operation timeout: WorkNCCL("
-    "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1806200 milliseconds before timing out."
-)
+    "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1806200 milliseconds before timing out.")  # fmt: skip
 WRAPPED = '{{"log": "r<> {}\\n", "time": "2025-12-12T12:00:07Z"}}'
 SILENT = f"""\
 {of(FILES)}
@@ -210,8 +206,7 @@ REFUSED = "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr_iova2 fai
 ROCE = "n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"
 NO_ANSWER = (
     "n1:7:9 [0] transport/net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with error 12, opcode 0, "
-    "len 0, vendor err 129 (Send)"
-)
+    "len 0, vendor err 129 (Send)")  # fmt: skip
 BARE = f"{NO_ANSWER} localGid fe80::1:2 remoteGid fe80::1:3"
 INDEX = f"{INFO} NCCL_IB_GID_INDEX set by environment to 0."
 XID = "Nov 28 02:11:01 n1 kernel: NVRM: Xid (PCI:0000:01:00): {}, RLW_RXPIPE {} XC0 i0 Link 13 (0x0 0x8)"
@@ -420,17 +415,14 @@ UNHANDLED = "[rank3]: DistBackendError: NCCL error in: x.cpp:1, unhandled system
 KILLED = (
     "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-22_10:00:00\n  host      : {}\n"
     "  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 77)\n  error_file: <N/A>\n"
-    "  traceback : Signal 11 (SIGSEGV) received by PID 77\n===="
-)
+    "  traceback : Signal 11 (SIGSEGV) received by PID 77\n====")  # fmt: skip
 LONE = repeated((4, 5), "%- rank<>\nn1:<>:<> [<>] NCCL INFO Bootstrap : Using {}<0>")
 ECHO = (
     "%- rank0\n{}n0:6:6 [0] p2p.cc:1 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<4> with status="
-    "IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_0"
-)
+    "IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_0")  # fmt: skip
 PORT_DOWN = (
     "%- rank4\nn1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n{}n1:7:7 [0] net_ib.cc:1 NCCL WARN NET/IB : "
-    "mlx5_0:1 Got async event : port error"
-)
+    "mlx5_0:1 Got async event : port error")  # fmt: skip
 FIRST, LATER = "[2026-11-22 10:00:30] ", "[2026-11-22 10:01:30] "
 CAUSES = of(
     {

@@ -36,8 +36,7 @@ RECORDS: Mapping[str, Mapping[int, str]] = {
     "a tie of two and two": {0: "all_reduce*", 1: "broadcast*", 2: "all_reduce*", 3: "broadcast*"},
     "five groups wait": {n: f"{n}={n},{(n + 1) % 5}/x{n}*" for n in range(5)},
     "absent ones went elsewhere": {0: "a b*", 1: "a b*", 2: "a 1=2,9/c*", 3: "a 2=3,8/d*"},
-    "one has nothing": {0: "a*", 1: "a*", 2: ""},
-}  # fmt: skip
+    "one has nothing": {0: "a*", 1: "a*", 2: ""}}  # fmt: skip
 OTHERS: tuple[tuple[str, Mapping[int, str], Mapping[str, Any]], ...] = (
     ("one never called", {0: "1=0,1/a*", 1: "0/b", 2: "0/b"}, {"world": 3}),
     ("ranks without a dump", {0: "a*", 1: "a*", 5: "a?"}, {"world": 8}),
@@ -48,8 +47,7 @@ OTHERS: tuple[tuple[str, Mapping[int, str], Mapping[str, Any]], ...] = (
     ("one waits for another call", {0: "1=0,1/x*", 1: "2=1,3/y*", 3: "0/b 2=1,3/z"}, {"world": 4}),
     ("one waits for who is not there", {0: "1=0,1/x*", 1: "2=1,3/y*", 3: "0/b"}, {"world": 4}),
     *((f"late: {s}", {0: "a@1 b!@2", 1: f"a@3601 b*@{s}", 2: "a@1 b!@2"}, {"timeout_s": 60}) for s in (3661, 3663)),
-    ("two late ones of three", {0: "a@1 b*@2", 1: "a@3601 b*@3602"}, {"timeout_s": 60}),
-)  # fmt: skip
+    ("two late ones of three", {0: "a@1 b*@2", 1: "a@3601 b*@3602"}, {"timeout_s": 60}))  # fmt: skip
 
 
 HEAD = BEHIND.partition("Warnings")[0]

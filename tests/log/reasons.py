@@ -11,8 +11,7 @@ GAVE_UP = watchdog(1, 2, 3, number=1)
 COMPLETE = repeated((0, 1), "n<>:7:9 [0] NCCL INFO comm 0x<> rank <> nranks 2 cudaDev 0 busId 7000 - Init COMPLETE")
 BARRIER = (
     "INFO: Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 "
-    "(world_size=4, worker_count={}, timeout=0:30:00)"
-)
+    "(world_size=4, worker_count={}, timeout=0:30:00)")  # fmt: skip
 BOTH = "n0:7:7 [0] NCCL INFO Bootstrap : Using {}:10.0.0.0<0>\nn1:7:7 [0] NCCL INFO Bootstrap : Using {}:10.0.0.1<0>"
 FROB = (
     "n0:7:9 [0] frob.cc:9 NCCL WARN NET/Frob Could not find any optimal frob\nn0:7:9 [0] NCCL INFO Using network Frob"
@@ -23,20 +22,17 @@ SOCKET = f"{INFO} Using network Socket"
 SLOW = {
     "IB disabled": f"{INFO} NCCL_IB_DISABLE set by environment to 1.",
     "sockets": f"{INFO} NET/IB : No device found.\n{SOCKET}",
-    "mixed links": f"{INFO} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
-}
+    "mixed links": f"{INFO} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"}  # fmt: skip
 HUNG = {
     "a virtual interface beside a real one": BOTH.format("eth0", "veth1a2b"),
-    "workers too many": BARRIER.format(8),
-}
+    "workers too many": BARRIER.format(8)}  # fmt: skip
 NO_CONDITION = {
     "interfaces alike": BOTH.format("eth0", "eth0"),
     "workers as wanted": BARRIER.format(4),
     "a setting that costs nothing": f"{INFO} NCCL_P2P_LEVEL set by environment to NVL",
     "links alike": f"{INFO} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
     "the user calls it hung -- --hung": f"{INFO} NCCL version 2.28.9+cuda12.9",
-    "the user calls it slow -- --slow": f"{INFO} NCCL version 2.28.9+cuda12.9",
-}
+    "the user calls it slow -- --slow": f"{INFO} NCCL version 2.28.9+cuda12.9"}  # fmt: skip
 SAID = {
     "PBS": "=>> PBS: job killed: walltime 86412 exceeded limit 86400",
     "LSF's memory": "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
@@ -72,8 +68,7 @@ SAID = {
 OPEN = {
     "a peer": "E1114 09:30:00.9 6946 x.cc:9] cannot open a connection to the peer",
     "a process that exited": "ERROR launcher: worker 1 exited with code 1, not found",
-    "no reason": "E1114 09:30:00.9 6946 x.cc:9] operation failed",
-}
+    "no reason": "E1114 09:30:00.9 6946 x.cc:9] operation failed"}  # fmt: skip
 LINES = f"""\
 {of(SLOW, after=COMPLETE, ending=" -- --exit-code")}
 {of({f"{name}, and it was slow": text for name, text in SLOW.items()}, after=COMPLETE, ending=" -- --slow --exit-code")}
@@ -300,8 +295,7 @@ EFA = repeated(
 )
 STARTED = repeated(
     (1, 2),
-    "n<>:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.<><0> [1]enP4s1:fe80::20d:<>%enP4s1<0>",
-)
+    "n<>:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.<><0> [1]enP4s1:fe80::20d:<>%enP4s1<0>")  # fmt: skip
 TO_LINK_LOCAL = "n2:7:9 [0] misc/socket.cc:4 NCCL WARN socketStartConnect: Connect to fe80::20d:1%enP4s1<4> failed : {}"
 WORK = {
     "steps": steps(0, 20), "bars": BARS,

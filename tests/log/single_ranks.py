@@ -75,12 +75,10 @@ FOREIGN = (
     "HorovodInternalError: x, Horovod has been shut down x, NIXL_ERR_X, root cause x, stack trace x, background "
     "process x, reader raises an exception x, queue.Empty: x, unexpected pos x, ActorDiedError: x, RayActorError: x, "
     "WorkerCrashedError: x, NodeDiedError: x, c10::Half is not c10::BFloat16, c10::Float8 x, c10::complex x, the "
-    "vector is empty"
-)
+    "vector is empty")  # fmt: skip
 OWN = (
     "ValueError, TypeError, KeyError, IndexError, AttributeError, NameError, AssertionError, NotImplementedError, "
-    "ModuleNotFoundError, ZeroDivisionError, UnicodeDecodeError, a.b.IndexError, RuntimeError"
-)
+    "ModuleNotFoundError, ZeroDivisionError, UnicodeDecodeError, a.b.IndexError, RuntimeError")  # fmt: skip
 EXCEPTIONS = logs(
     around(f"{TRACE}↵RuntimeError: ".replace("\n", "↵"), FOREIGN),
     around(f"{TRACE}↵".replace("\n", "↵"), OWN, ": NCCL timed out"),
@@ -137,8 +135,7 @@ GAVE_UP = (
     "inconsistency\\, we are taking the entire process down, ms for recv operation to complete, ms for send operation "
     "to complete, detected by watchdog, Received a dump signal from rank 5, Heartbeat monitor timed out, heartbeat "
     "monitor, Received a dump signal due to a collective timeout from  rank 5, Received a dump signal due to a "
-    "collective timeout from rank 3, to a collective timeout from none"
-)
+    "collective timeout from rank 3, to a collective timeout from none")  # fmt: skip
 COLLECTIVES = logs(
     around("[rank3]:[E1122 10:00:00.1 P.cpp:1] ", GAVE_UP),
     around("[rank3]:[I1122 10:00:00.1 P.cpp:1] ", GAVE_UP),
@@ -297,7 +294,6 @@ I:NCCL version 2.24.3+cuda12.6↵n1:7:7 [0] include/alloc.h:140 NCCL WARN Cuda f
 I:NCCL version 2.27.3+cuda12.8↵W:Cuda failure 'OS call failed or operation not supported on this OS'
 """,
     f"""Traceback (most recent call last):↵  File "hub.py", line 1, in get↵KeyError: 'etag'↵retrying↵\
-{"step: loss 2↵" * 199}step: loss 2""",
-)
+{"step: loss 2↵" * 199}step: loss 2""")  # fmt: skip
 TABLES = {"crashes": of(CRASHES), "exits": of(EXITS), "exceptions": of(EXCEPTIONS), "calls": of(CALLS)}
 TABLES |= {"more": of(MORE), "collectives": of(COLLECTIVES), "silent": of(SILENT), "known": of(KNOWN), "each": of(EACH)}

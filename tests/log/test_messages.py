@@ -21,8 +21,7 @@ READER = Reader([sign for check in CHECKS if check.cause for sign in check.cause
 CODES = {*re.findall(r"``([a-z0-9-]+)``", rules.__doc__ or "")}
 HELD = {
     "rank": "1", "peer": "3", "number": "7", "address": "10.0.0.7<4321>", "device": "mlx5_0", "error": "Frobnicated",
-    "text": "eth0", "host": "n7",
-}  # fmt: skip
+    "text": "eth0", "host": "n7"}  # fmt: skip
 
 
 def whole(logs: Mapping[str, str]) -> JobLog:
@@ -101,8 +100,7 @@ def test_no_harmless_message_is_a_cause() -> None:
         ("RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: x", "EXCEPTION", "symptom peer"),
         ("Something new went wrong", "WARN", ""), ("Call to ibv_create_qp failed", "INFO", ""),
         ("failed Call to ibv_create_qp", "WARN", ""), ("FlashAttention is not available.", "WARN", ""),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, level: str, meaning: str) -> None:
     found = messages.said(text, level)
     assert (found.row.meaning if found else "") == meaning

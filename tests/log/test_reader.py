@@ -174,8 +174,7 @@ SAYS = (
     "Attempt", "requeue", "Resuming", "Restoring trial 7", "as expected here", "will be retried", "NCCL version 2.27.3",
     "- Init START", "- Init COMPLETE", "Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using", "NET/IB : Using",
     "torch version 2", "PyTorch version 2", "world size", "world_size", "World size", "World Size", "WORLD_SIZE",
-    "GLOBAL_RANK: 1", "MPI size: 2",
-)  # fmt: skip
+    "GLOBAL_RANK: 1", "MPI size: 2")  # fmt: skip
 
 
 def test_each_word_of_a_failure_or_of_the_job_keeps_its_line_wherever_it_stands() -> None:

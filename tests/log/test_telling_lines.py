@@ -56,8 +56,7 @@ BY_EVIDENCE: Mapping[str, tuple[int, tuple[LogEvent, ...]]] = {
     "one rank": (4, said(*[("frob: widget failed", {"rank": rank, **RANK}) for rank in range(3)],
                          ("frob: slot failed", {"rank": 2, **RANK}))),
     "worked after": (2, said(("frob: error: widget failed", {"step": 3}), ("frob: error: slot failed", {"step": 9}))),
-    "early": (1, said("frob: error: widget failed", "frob: error: slot failed")),
-}  # fmt: skip
+    "early": (1, said("frob: error: widget failed", "frob: error: slot failed"))}  # fmt: skip
 """For each piece of evidence: the line that says why, of those that it decides between."""
 DECIDES_NO_FIRST = ("said before",)
 
@@ -167,8 +166,7 @@ REASONS = (
     "smaller than", "lower than", "higher than", "exhausted", "no active", "is full", "not yet initialised",
     "not yet initialized", "cannot be parsed", "cannot be read", "cannot be opened", "cannot be loaded",
     "cannot be found", "cannot be resolved", "cannot be used", "cannot be mounted", "cannot be created",
-    *map(os.strerror, (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)),
-)  # fmt: skip
+    *map(os.strerror, (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)))  # fmt: skip
 NO_REASONS = (
     "out of 3", "unknown: ", "bad alloc", "action required", "required by x", "unexpected", "founded", "limitx",
 )  # fmt: skip
@@ -179,8 +177,7 @@ OF_OTHERS = (
     "nonzero", "non-zero", "return code", "terminated", "died", "dead", "crashed", "shutdown", "shut down", "closed",
     "interrupt", "interrupted", "cancel", "canceled", "abort", "aborted", "see above", "root cause", "previous error",
     "ncclResult", "rcclComm", "hcclProxyThread", "nccl error", "ncclComm failure", "gloo", "rendezvous", "barrier",
-    "collective", "collectives", "signal",
-)  # fmt: skip
+    "collective", "collectives", "signal")  # fmt: skip
 LESS = {
     "advice": ("to enable", "for more info", "for more details", "for more information", "please try", "please see",
                "please check", "please refer", "please make sure", "make sure", "to find out", "see the", "see http",
@@ -205,15 +202,13 @@ LESS = {
         "connection closed", "see above", "failures above", "errors above", "root cause", "most likely", "see inner",
         "possible reasons", "potential root causes", "reported by", "library call failed", "exception was",
         "exception ignored", "exception in", "operations have failed", "entire process down", "could happen because",
-        "can happen because", "may be due to", "might be caused by"),
-}  # fmt: skip
+        "can happen because", "may be due to", "might be caused by")}  # fmt: skip
 MORE = (
     "fail", "failed", "fails", "failure", "failures", "failing", "abort", "aborted", "aborting", "crash", "crashed",
     "crashes", "timed out", "timeout", "time-out", "exception", "died", "dead", "terminated", "unexpected",
     "unexpectedly", "stuck", "hang", "fault", "broken", "skipping", "unhandled", "skipped", "disabled", "could not go",
     "couldn't go", "can't go", "cannot go", "can not go", "unable to go", "deadline exceeded", "deadline_exceeded",
-    "signal 9", "signals 11", "SIGBUS", "SIGABRT", "core dumped", "x -> 3", *REASONS,
-)  # fmt: skip
+    "signal 9", "signals 11", "SIGBUS", "SIGABRT", "core dumped", "x -> 3", *REASONS)  # fmt: skip
 
 
 def test_words_of_a_reason_are_found_and_those_of_others_are_told_apart() -> None:

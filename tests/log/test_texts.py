@@ -73,8 +73,7 @@ def test_a_log_that_names_no_rank_is_of_the_one_that_is_left_over(texts: dict[st
         ("world size unknown", None, None), ("world_size=2\nworld_size=8\nworld_size=8", 8, None),
         ("rank 3: step 7 failed", None, 3), ("Rank 3/8 | step 7 failed", None, 3),
         ("rank 3 failed to pass", None, None),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_size_of_a_job_and_the_writer_of_a_line_are_what_lines_say(
     text: str, size: int | None, rank: int | None
 ) -> None:

@@ -47,8 +47,7 @@ SPOKEN = (
     "failed, not fatal", "failed, harmless", "failed, recovered", "failed, please install x", "failed: deprecated",
     "failed, still trying", "failed, trying again", "the request failed", "failed request_id 7", "failed rid=a7",
     "client disconnected, failed", "client has disconnected", "Error executing job with overrides: x", "it failed:",
-    "it failed:  ", "Traceback (most recent call last):",
-)  # fmt: skip
+    "it failed:  ", "Traceback (most recent call last):")  # fmt: skip
 """What may speak of a failure."""
 ENDED = (
     "training finished", "Train loop complete", "pre-training done", "fine-tuning completed", "job succeeded",
@@ -79,14 +78,12 @@ ENDED = (
     "check the stack trace", "inner exception", "look up to see", "Error building extension", "check it",
     " 50%|##| 1.5k/3k [01:02:03<9", "a: 1%|#| 2/9 [1:00<", "x 9%|#| 1.2.3/9 [10:00<", "9%|#| ./9 [10:00<9",
     "b: 7M examples [00:09, x/s]", "b :  3G [1:00:00, 9/s]", "7k [00:09, 9 x]", "a" * 600 + " failed",
-    " " * 300 + "training finished",
-)  # fmt: skip
+    " " * 300 + "training finished")  # fmt: skip
 """What may speak of an end, of another attempt, or of nothing of the job."""
 LEVELS = ("INFO", "DEBUG", "TRACE", "WARN", "ERROR", "EXCEPTION", "FATAL", "NOTE")
 ASKED = (
     texts.says_finished, texts.brings_result, texts.begins_anew, texts.was_caught, texts.was_expected,
-    texts.prints_data, texts.advises, texts.refers,
-)  # fmt: skip
+    texts.prints_data, texts.advises, texts.refers)  # fmt: skip
 GOT = "NET/IB: Got completion from peer 10.0.0.2<4> with {} opcode=1 len=0 vendor err 129"
 QP = "Call to ibv_modify_qp failed "
 OF_NCCL = (
@@ -163,5 +160,4 @@ OPS = (
     "_broadcast_oop", "_reduce_oop", "_reduce_scatter_base", "all_reduce", "allreduce_coalesced", "broadcast",
     "gather", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
     "_all_gather_base", "all_gather", "all_gather_into_tensor_coalesced", "all_gather_single", "scatter", "all_to_all",
-    "all_to_all_single", "all_to_all_v_single", "barrier",
-)  # fmt: skip
+    "all_to_all_single", "all_to_all_v_single", "barrier")  # fmt: skip

@@ -70,8 +70,7 @@ SICK = report(
     missing_nodes=("n3", "n4"), measurements=ROWS, groups=(GROUP,),
     copies=(COPY, replace(COPY, kind="d2d", peer="GPU1", GBps=300.0, status="pass")),
     localisation=Localisation(3, "node", (SLOWEST,), tests=24),
-    suppressed=(Suppression("ib.state", "mlx5_9:1", "storage port"),), notes=("a fallback was taken",),
-)  # fmt: skip
+    suppressed=(Suppression("ib.state", "mlx5_9:1", "storage port"),), notes=("a fallback was taken",))  # fmt: skip
 INCONCLUSIVE = report(status=Status.UNKNOWN, notes=("ended by SIGTERM while rank 0 was in phase 'timing'",))
 
 

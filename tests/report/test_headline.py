@@ -70,8 +70,7 @@ def test_numbers_that_nothing_judged_are_no_pass_in_any_format(changes: dict[str
         (Suspect(3, source="a", step=7, furthest_step=8),
          "rank 3: its last line was written; it reached step 7, others to 8"),
         (Suspect(3, source="a", furthest_step=8), "rank 3: its last line was written"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_silent_rank_is_described_by_what_is_known_of_it(suspect: Suspect, words: str) -> None:
     assert causes.suspected(suspect) == words
 

@@ -149,8 +149,7 @@ def refusal(path: Path, data: bytes) -> str:
         (b"\x89PNG\r\n", ""), (b"\x00" * 64, ""),
         (WHOLE.replace("{", '{"x": [' + "[]," * 5_000_000 + "[]],", 1), "more than 5000000 lists and objects"),
     ],
-    ids=map(str, range(22)),
-)  # fmt: skip
+    ids=map(str, range(22)))  # fmt: skip
 def test_what_is_no_whole_report_of_this_schema_is_refused_in_one_line(
     tmp_path: Path, text: str | bytes, words: str
 ) -> None:
@@ -168,8 +167,7 @@ def test_wherever_a_report_is_cut_it_is_refused(tmp_path_factory: pytest.TempPat
         {"interval_us": [0.0, 5.0]}, {"interval_us": [9.0, 5.0]}, {"nbytes": 10**400}, {"nbytes": -1}, {"nodes": 0},
         {"ranks": 10**9}, {"busbw_GBps": 1e308}, {"busbw_GBps": -1.0}, {"iters": 1 << 63}, {"time_us": {"mean": 0.0}},
     ],
-    ids=str,
-)  # fmt: skip
+    ids=str)  # fmt: skip
 def test_a_number_that_nobody_can_have_measured_is_refused(
     tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,8 +306,7 @@ def test_redaction_holds_in_every_format_and_a_name_that_no_host_has_is_told(
         *(([option, path], why) for option in ("--json", "--junit", "--nodes-out")
           for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be"))),
         *([(["--json", "loop"], "its links form a loop")] if sys.version_info < (3, 13) else []),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_cannot_be_written_is_refused_in_one_line(
     argv: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,8 +45,7 @@ def test_a_measured_row_stands_under_its_header_with_what_was_expected(width: in
 def pair(src: int, dst: int, rate: float = 2.0, **changes: Any) -> PairRow:
     row = PairRow(
         src=src, dst=dst, src_end=f"n{src}", dst_end=f"n{dst}", nbytes=4 << 20, latency_nbytes=8, latency_us=12.5,
-        GBps=rate, time_us=100.0, min_us=90.0, max_us=110.0, samples_us=(100.0,) * 5,
-    )  # fmt: skip
+        GBps=rate, time_us=100.0, min_us=90.0, max_us=110.0, samples_us=(100.0,) * 5)  # fmt: skip
     return replace(row, **changes)
 
 
@@ -59,8 +58,7 @@ def pair(src: int, dst: int, rate: float = 2.0, **changes: Any) -> PairRow:
         ({"time_us": TimeStats(999999.9)}, "in 999999.9 10"), ({"time_us": TimeStats(1e6)}, "in 1000000 10"),
         ({"busbw_GBps": 9999.4}, "0.8490 9999. 2"), ({"busbw_GBps": 9999.5}, "0.8490 10000 2"),
         ({"busbw_GBps": 1.5}, "0.8490 1.500 2 fail"), ({"status": "pass", "wrong": 3}, "0.8490 2 pass, 3 wrong"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_cell_has_the_digits_that_it_needs_and_a_verdict_its_notes(changes: dict[str, Any], words: str) -> None:
     assert words in " ".join(rows.row(replace(ROW, **changes), 80).split())
 

@@ -77,8 +77,7 @@ ROWS: dict[str, tuple[dict[str, str], str, bool, bool]] = {
     "srun --pty": ({"SLURM_PROCID": "0", "PMIX_RANK": "0"}, "own", False, True),
     "NO_COLOR wins": (BOTH, "own", False, False),
     "FORCE_COLOR": ({**MPIRUN, "FORCE_COLOR": "1"}, "another's", False, True), "--no-color": ({}, "own", True, False),
-    "a file": ({}, "file", False, False), "a file by force": ({"FORCE_COLOR": "1"}, "file", False, True),
-}  # fmt: skip
+    "a file": ({}, "file", False, False), "a file by force": ({"FORCE_COLOR": "1"}, "file", False, True)}  # fmt: skip
 
 
 @each_row(("own", "stdout", "no_color", "coloured"), ROWS.values(), ids=ROWS)
