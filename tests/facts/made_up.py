@@ -264,6 +264,7 @@ CGROUP1: Said = {
     ("read", "/sys/fs/cgroup/memory/memory.limit_in_bytes"): "8589934592\n",
     ("read", "/sys/fs/cgroup/memory/memory.usage_in_bytes"): "4096\n",
     ("read", "/sys/fs/cgroup/unified/pids.max"): "max\n"}  # fmt: skip
+PEERMEM = "/sys/module/nvidia_peermem/version"
 IB, VERBS = infiniband.ROOT, infiniband.VERBS
 PORT = f"{IB}/mlx5_0/ports/1"
 LOCAL, MAPPED = "fe80:0000:0000:0000:0ac0:ebff:fe5b:dc10", "0000:0000:0000:0000:0000:ffff:0a01:0203"
@@ -451,7 +452,8 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "driver": (driver.driver, {("read", driver.VERSION): OPEN}, []),
     "fabric manager": (driver.fabric_manager, MANAGER, []), "IMEX": (driver.imex, IMEX, [TRAY]),
     "IMEX outside a rack": (driver.imex, {}, [EIGHT]),
-    "GPUDirect": (driver.gpudirect, {**{("read", path): "1.3-0\n" for path in driver.PATHS},
+    "GPUDirect": (driver.gpudirect, {**{("read", path): "1.3-0\n" for path in (*(
+        f"/sys/kernel/mm/memory_peers/{name}/version" for name in ("nv_mem", "nv_mem_nc")), PEERMEM)},
                                      ("read", driver.VERSION): OPEN}, [LINUX, driver.driver]),
     "kernel log": (kernel_log.kernel_log, KERNEL, []),
     "software": (software.software, TORCH, [Loader(library_path=("/site/lib",))]),
@@ -481,7 +483,7 @@ MACHINES: dict[str, tuple[Collector, Said, list[object]]] = {
     "a lost GPU": (nvml.nvml, NVML | {("nvml", "nvmlDeviceGetName", 0): Failed("NVML x: GPU is lost")}, []),
     "a driver that hangs": (nvml.nvml, NVML | {("nvml", "nvmlDeviceGetName", 1): TimedOut("60 s")}, []),
     "peers": (nvml.nvml_p2p, NVML | {("nvml", nvml.ASK, gpu, str(1 - gpu), capability): [(gpu + 2 * capability) % 7]
-                                     for gpu in (0, 1) for capability in nvml.CAPABILITIES}, [nvml.nvml]),
+                                     for gpu in (0, 1) for capability in (0, 1, 2)}, [nvml.nvml]),
     "nvidia-smi -L": (nvidia_smi.nvidia_smi, {SMI_LIST: "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: x\n"}, []),
     "nvidia-smi that hangs": (nvidia_smi.nvidia_smi, {SMI_LIST: TimedOut("no answer within 60 s")}, []),
     "nvidia-smi nvlink": (nvlink.nvlink_status, {("run", "nvidia-smi", "nvlink", "-s"): TWO_GPUS}, []),

@@ -39,6 +39,7 @@ class Machine:
         return answers(said).ask(*question)
 
 
+MARKS = "aws-ofi-nccl ", "NET/GPUDirectTCPX ver. ", "Initializing gIB "
 TORCH, OWN, NET = "/venv/torch", "/venv/nvidia/nccl/lib", "/opt/ofi/libnccl-net.so"
 CUDA_LIBRARY, SITE_NCCL = f"{TORCH}/lib/libtorch_cuda.so", "/site/libnccl.so.2"
 PATHS = "$ORIGIN/../../nvidia/nccl/lib:/rt"
@@ -67,7 +68,7 @@ def _opened(path: str, kind: str, flavour: str, objects: Any, texts: Any = GONE)
     """Return what the constants in a plugin's file show about it."""
     said = {
         ("elf_objects", path, "nccl"): objects,
-        **{("elf_texts", path, mark): texts for mark in plugins.VERSION_MARKS.values()}}  # fmt: skip
+        **{("elf_texts", path, mark): texts for mark in MARKS}}  # fmt: skip
     found = plugins.add_constants(answers(said), Plugin(path, kind, flavour, reachable=True))
     return found, found.told()
 
