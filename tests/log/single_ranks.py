@@ -241,8 +241,7 @@ KNOWN = logs(
           "FutureWarning: failed, UserWarning: failed, DeprecationWarning: failed, Call to bind failed, client "
           "reregistration failed, recvVector failed on x, recvValue failed on x, sendBytes failed on x, slot 3 failed",
           "↵NCCL failure"),
-    around("n1:7:7 [0] NCCL TRACE ", "ms for recv operation to complete, Heartbeat monitor timed out, GPU is lost, "
-                                     "unhandled system error"))  # fmt: skip
+    around("n1:7:7 [0] NCCL TRACE ", "GPU is lost, unhandled system error"))  # fmt: skip
 EACH = logs(
     """\
 33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady↵[rank1]: RuntimeError: x

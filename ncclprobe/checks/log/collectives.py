@@ -266,7 +266,7 @@ def waited_in_vain(log: JobLog) -> Iterator[Finding]:
     (TORCH_FR_BUFFER_SIZE=2000) show where each rank was.
     """
     for event in log.having(*_GAVE_UP):
-        if not demoted(event) and event.level != "INFO" and not (_is_of_monitor(event) and _ended_by_monitor(log)):
+        if event.level != "INFO" and not (_is_of_monitor(event) and _ended_by_monitor(log)):
             if (told := number(between(event.text, _HEARD).strip().removeprefix("rank "))) not in (None, event.rank):
                 message = f"rank {told} reports a collective timeout; the ranks that wrote these lines only heard of it"
                 remedy = f"get the log of rank {told}, and of the ranks that it waits for"
@@ -307,7 +307,7 @@ def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
     release the interpreter's lock, or raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase.
     """
     for event in log.having(*_MONITOR):
-        if not demoted(event) and event.level != "INFO" and _ended_by_monitor(log):
+        if event.level != "INFO" and _ended_by_monitor(log):
             still = between(event.text, "stuck for ", " without")
             idle = f" for {still}" if still else ""
             message = f"was killed by its heartbeat monitor, because its watchdog was stuck{idle}"
@@ -325,7 +325,7 @@ def _ended_by_monitor(log: JobLog) -> bool:
     """
     if any(event.level != "INFO" for event in log.having(*_OTHERS_HANG)):
         return False
-    ended = {event.rank for event in log.having(*_MONITOR) if not demoted(event) and event.level != "INFO"}
+    ended = {event.rank for event in log.having(*_MONITOR) if event.level != "INFO"}
     return len(ended) == 1 or 2 * len(ended) < max(log.world_size or 0, len(log.ranks))
 
 

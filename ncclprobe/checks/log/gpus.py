@@ -99,7 +99,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, f"the driver reports {what}", ranks=kernel_line_ranks(log, event), **whose)
     gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}
     for event in log.having(*_BUS_FATAL):
-        if _gpus_bus(event) or any(bus in event.text for bus in gpus):
+        if any(bus in event.text for bus in gpus):
             yield said(log, event, "PCIe lost the connection to a GPU", **NODE)
     for event in log.having(*_DIAGNOSED):
         ranks = ranks_in(between(event.text, "on rank(s) ", " ("))
@@ -366,7 +366,7 @@ def no_peer_access(log: JobLog) -> Iterator[Finding]:
     access.
     """
     for event in log.having(*_NO_PEERS):
-        if not demoted(event) and event.level != "WARN" and _asked_in_vain(event):  # who warns of it goes on without
+        if not demoted(event) and event.level != "WARN":  # who warns of it goes on without
             yield said(log, event, "the program requests peer access between GPUs that do not support it", **JOB)
 
 
