@@ -277,6 +277,21 @@ def _datagram(kind: int, data: bytes) -> bytes:
     return (struct.pack("=IHHII", 16 + len(data), kind, 0, 0, 0) + data).ljust((19 + len(data)) & ~3, b"\0")
 
 
+def _hidden(path: str, shown: bool = True) -> object:
+    """Why a path is not shown where each folder has a file system of its own."""
+    with mock.patch.multiple(live.Path, stat=lambda own: SimpleNamespace(st_dev=str(own)), exists=lambda own: shown):
+        return live.hidden(path)
+
+
+def _asked_twice(patience_s: float, said: bytes | HostError, held: bool = False) -> object:
+    """What NVML's child says to two questions, the second of which it could answer."""
+    child = nvml_child.NvmlChild()
+    assert not held or child._lock.acquire(timeout=0.0)
+    with mock.patch.multiple(nvml_child, refuse_without_library=mock.Mock(), time=mock.Mock(monotonic=lambda: 5.0)):
+        child._child.ask = mock.Mock(side_effect=[said, b'{"said": 2}'])  # type: ignore[method-assign]
+        return [_refused(lambda: child.call("f", 1, patience_s=patience_s)) for _ in range(2)]
+
+
 def _told_of_sockets(*answers: bytes) -> object:
     """What is read of the kernel's datagrams, and what it was asked."""
     asked = mock.MagicMock()
@@ -429,6 +444,12 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "parents of processes": (lambda stat: _with("tcp_sockets._text", lambda *_: stat, tcp_sockets._parent, "7"), [
             ("7 (a) b) S 5 0",), ("7 (a) S",), ("",)]),
         "namespaces": (_of(lambda path: _refused(tcp_sockets.same_network, Path(path))), [{"ns/net": "->net:[1]"}]),
+        "mounts over the kernel's files": (_hidden, [*((f"{folder}/x",) for folder in ("/proc/net", "/proc/sys",
+            "/proc/7", "/sys/class", "/sys/bus", "/sys/devices", "/sys/module", "/sys/fs", "/dev", "/process")),
+            ("/proc/7/x", False), ("/sys/fs/x", False), ("/proc", False)]),
+        "questions to NVML's child": (_asked_twice, [(1.5, b'{"said": [1]}'), (1.5, b"x"), (0.01, b"", True),
+            *((1.5, kind("x")) for kind in (TimedOut, Failed, Denied)), (-1.0, TimedOut("x")),
+            (1.5, b'{"refused": "Missing", "why": "x"}')]),
         "answers about sockets": (_told_of_sockets, [(_datagram(20, b"ab"), b"".join(starmap(_datagram, ((20, b"cdefg"),
             (20, b"h"), (3, b""), (20, b""))))), (_datagram(20, b"ab") + _datagram(2, struct.pack("=i", -13)),)]),
         "owners": (processes.owner, [0, 4294967290]),
