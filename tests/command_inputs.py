@@ -27,7 +27,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
-from tests import nccl_tests_texts, pasted_cases, recorded_jobs
+from tests import nccl_tests_texts, pasted_cases, pasted_texts, recorded_jobs
 from tests.log import single_hosts, single_ranks
 from tests.log.whole import cases
 
@@ -265,8 +265,8 @@ def _pasted_inputs(folder: Path) -> Rows:
         path = folder / f"{re.sub('[^a-z0-9]+', '-', name)}.txt"
         path.write_text(text)
         yield name, ["doctor", str(path), "--no-config", "--json", "-"]
-    cases = {"up": pasted_cases.UP, "devinfo": pasted_cases.DEVINFO, "list": pasted_cases.LIST}
-    cases |= {"matrix": pasted_cases.MATRIX, "one": "export A=1\n", "two": "export A=2\n"}
+    cases = {"up": pasted_cases.UP, "devinfo": pasted_texts.DEVINFO, "list": pasted_texts.LIST}
+    cases |= {"matrix": pasted_texts.MATRIX, "one": "export A=1\n", "two": "export A=2\n"}
     for name, text in cases.items():
         (folder / f"{name}.txt").write_text(text)
     for names in (("up", "devinfo"), ("devinfo", "up"), ("list", "matrix"), ("up", "list", "one"), ("one", "two")):

@@ -22,15 +22,6 @@ CA 'mlx5_0'
 \t\tBase lid: 42
 \t\tLink layer: InfiniBand
 """
-IBSTATUS = """\
-Infiniband device 'mlx5_0' port 1 status:
-\tdefault gid:\t fe80:0000:0000:0000:0015:5dff:fd34:11eb
-\tbase lid:\t 0x33bf
-\tstate:\t\t 1: DOWN
-\tphys state:\t 3: Disabled
-\trate:\t\t 200 Gb/sec (4X HDR)
-\tlink_layer:\t InfiniBand
-"""
 DEVINFO = """\
 hca_id:\tmlx5_0
 \ttransport:\t\t\tInfiniBand (0)
@@ -86,32 +77,6 @@ SMI = """\
 |   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                    2 |
 | N/A   31C    P0             69W /  700W |       4MiB /  81559MiB |      0%   E. Process |
 |                                         |                        |             Disabled |
-"""
-NARROW = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
-    "\t".join([f"GPU{one}", *(" X " if one == two else "NV16" if 3 in (one, two) else "NV18" for two in range(4))])
-    + "\n"
-    for one in range(4)
-)
-ADDRESSES = (
-    "lo               UNKNOWN        127.0.0.1/8 ::1/128\neth0@if12        UP             10.0.0.5/24\nib0 DOWN\n"
-)
-IP_ADDR = """\
-1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000
-    inet 127.0.0.1/8 scope host lo
-2: eth0@if20: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc noqueue state UP group default qlen 1000
-    inet 10.0.0.5/24 brd 10.0.0.255 scope global eth0
-"""
-IFCONFIG = """\
-eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
-        inet 10.0.0.5  netmask 255.255.255.0  broadcast 10.0.0.255
-        RX packets 158176424  bytes 578482990188 (538.7 GiB)
-"""
-CUT = LIST + "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
-ULIMIT = """\
-core file size              (blocks, -c) 0
-max locked memory           (kbytes, -l) 64
-open files                          (-n) 1024
-max user processes                  (-u) unlimited
 """
 
 
