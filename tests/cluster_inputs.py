@@ -125,7 +125,7 @@ def _walks_inputs() -> Rows:
         )
     infos = [
         walk.TcpInfo(acked_bytes=acked, waiting_s=waiting)
-        for acked, waiting in ((None, None), (0, 0.5), (9, None), (9, 2.5), (9, 2.51))
+        for acked, waiting in ((None, None), (0, 0.5), (9, None), (9, 2.5), (9, 2.49), (9, 1.9))
     ]
     for before, after, all_ in product(infos[:2], infos, (True, False)):
         yield (

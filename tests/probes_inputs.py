@@ -39,7 +39,7 @@ from ncclprobe.probes.pairs import PairEndpoint, PairTiming
 from ncclprobe.probes.plan import MOST_BATCHES, Target, calls_per_batch, more_batches
 from ncclprobe.probes.sweep import RankResult
 from ncclprobe.probes.training import Bench
-from ncclprobe.probes.verbs import abi, library, pair
+from ncclprobe.probes.verbs import abi, library, pair, traffic
 from ncclprobe.probes.verbs import port as verbs_port
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import Answer, Request
@@ -481,6 +481,24 @@ def _verbs_inputs() -> Rows:
             yield f"driver with {list(driver)}", memory._call("cuInit", 0), said_  # type: ignore[func-returns-value]
         except VerbsError as refused:
             yield f"driver with {list(driver)}", refused.failure("open"), said_
+    flushed, well = (0, 7, abi.FLUSHED, 9), (abi.WC_RECEIVED, 5, 0, 0)
+    for polls in ([[]], [[well, (1, 2, 0, 0)]], [-5], [[well, (0, 1, 12, 0x8A), flushed]], [[flushed]],
+                  [[flushed], -5, [flushed, (0, 1, 10, 2)]], [[(0, 1, 99, 0)]]):  # fmt: skip
+        left, made = iter(polls), traffic.Traffic.__new__(traffic.Traffic)  # type: ignore[assignment]
+
+        def poll(cq: int, most: int, at: int, left: Any = left, made: Any = made) -> int:
+            found: Any = next(left, [])
+            for place, values in enumerate(found if isinstance(found, list) else ()):
+                (each := made._found[place]).opcode, each.wr_id, each.status, each.vendor_err = values
+            return len(found) if isinstance(found, list) else found
+
+        made._poll_cq, made._found, made._found_at = poll, (abi.WorkCompletion * 32)(), 0.0
+        made.port = SimpleNamespace(cq=1)
+        try:
+            with mock.patch.object(traffic, "_LOST_S", 0.001):
+                yield f"polls {polls}", made.completions(), made._found_at > 0
+        except VerbsError as refused:
+            yield f"polls {polls}", refused.failure("write")
     for kind, number in product(("a", "b"), (0, 1, 2, 3, 4, 8, 9, 10, 11)):
         made = verbs_port.Port.__new__(verbs_port.Port)
         said = [(number, f"event {number}"), (10, "port error")] if kind == "a" else [(number, f"event {number}")]

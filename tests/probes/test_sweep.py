@@ -187,6 +187,14 @@ def test_a_collective_that_fetches_nothing_from_the_other_rank_is_wrong_by_that_
     assert [row.wrong for row in measured(plan(ops=("all_gather",), verify=True))] == [2 * 8 * KiB] * 2  # of two ranks
 
 
+@each_row("redop", ["sum", "prod", "min", "max", "avg"])
+def test_each_reduction_is_torchs(redop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops: list[object] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op, group: ops.append(op))
+    measured(plan(redop=redop))
+    assert {*map(str, ops)} == {f"RedOpType.{'PRODUCT' if redop == 'prod' else redop.upper()}"}
+
+
 # What is left out.
 
 

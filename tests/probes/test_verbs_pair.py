@@ -207,8 +207,6 @@ def slow(*values: object) -> object:
         ("refuse=ibv_modify_qp:110", LEFT, "refused", "ibv_modify_qp", "no path to the peer's GID was found"),
         slow("refuse=ibv_create_qp:12", LEFT, "refused", "ibv_create_qp", "limit of locked memory"),
         slow("refuse=ibv_modify_qp:22", LEFT, "refused", "ibv_modify_qp", "the port does not support this"),
-        slow("refuse=ibv_post_send:5", LEFT, "refused", "ibv_post_send", "Input/output error"),
-        slow("refuse=ibv_poll_cq:5", LEFT, "refused", "ibv_poll_cq", "Input/output error"),
         slow("no_peer_memory", CUDA, "refused", "ibv_reg_mr", "peer memory"),
         ("refuse=ibv_reg_dmabuf_mr:95", DMABUF, "refused", "ibv_reg_dmabuf_mr", "DMA-BUF"),
         ("crash=ibv_post_send", LEFT, "died", "ibv_post_send", "SIGABRT"),

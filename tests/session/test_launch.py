@@ -1,11 +1,13 @@
 """What becomes of a run whose ranks were started here, from what they left: every way to end, without processes."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed import TCPStore
@@ -15,10 +17,12 @@ from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import LostRank, Participants
+from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
+from ncclprobe.report.delivery import Output
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import launch, rank_files
@@ -26,6 +30,7 @@ from ncclprobe.session.ranks.launch import RanksEnd, complete_log, held_port, pu
 from ncclprobe.session.ranks.rank_files import RankFile, explain_exit
 from ncclprobe.session.watchdog.ending import Ending
 from ncclprobe.signals import Interrupted
+from session.records import bands
 from tests.each_row import each_row
 
 LATE = RanksEnd(late=True)
@@ -62,6 +67,10 @@ class Run:
         if (self.folder / FILE).exists():  # what is left is what the report is made of
             assert run_facts(RunLog.read(self.folder / FILE)) == run_facts(log)
         return diagnose(self.question(), (), run_facts(log))
+
+    def publish(self, end: RanksEnd, **changes: Any) -> int:
+        options, waiting = replace(self.options, **changes), Waiting("", wanted=False)
+        return publish_outputs(options, self.question(), 2, end, self.folder, self.folder / FILE, waiting)
 
 
 @pytest.fixture
@@ -113,10 +122,8 @@ def test_processes_that_work_in_the_folder_are_killed_and_no_others(tmp_path: Pa
 
 def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
     run.closes()
-    waiting = Waiting("", wanted=False)
-    publish_outputs(options, run.question(), 2, RanksEnd(), run.folder, run.folder / FILE, waiting)
+    run.publish(RanksEnd(), output=Output({"json": str(path)}, quiet=True))
     report = json.loads(path.read_text())
     limits = {(check["status"], check["why"]) for check in report["checks"] if check["id"] == "host.limits"}
     skipped = {(status, why) for status, why in limits if status == "skip" and why.startswith("applies only to ")}
@@ -128,14 +135,31 @@ def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
     run: Run, codes: dict[int, int], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "report.json"
-    options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
     run.zero.keep(Ending(why="64 GiB: two buffers need 128 GiB and rank 1 has only 8 GiB free"))
-    waiting = Waiting("", wanted=False)
-    published = publish_outputs(options, run.question(), 2, RanksEnd(codes), run.folder, run.folder / FILE, waiting)
+    published = run.publish(RanksEnd(codes), output=Output({"json": str(path)}, quiet=True))
     assert (published, capsys.readouterr()) == (code, ("", ""))
     report = json.loads(path.read_text())
     assert (report["exit_code"], len(report["measurements"])) == (3, 1)  # what was measured is kept
     assert "rank 1 has only 8 GiB free" in path.read_text()
+
+
+@each_row(
+    ("signalled", "low", "fails", "code"),
+    [("", None, False, 3), ("SIGINT", None, False, None), ("SIGINT", None, False, 3), ("SIGTERM", 500.0, False, 4),
+     ("", 1.0, True, 2)],
+)  # fmt: skip
+def test_a_signal_before_anything_was_measured_is_no_report_and_captures_are_kept(
+    signalled: str, low: float | None, fails: bool, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, kept = Run(tmp_path, monkeypatch), tmp_path / "kept"
+    own.zero.expect(bands(low) if low else ())
+    if code is None:
+        no_log(own)
+    (own.folder / "h0.jsonl").write_text(dump({}, "h0"))
+    kept.mkdir()
+    with pytest.raises(Interrupted) if code is None else contextlib.nullcontext():
+        assert own.publish(RanksEnd({}, signalled), keep=kept / "absent" if fails else kept) == code
+    assert [each.name for each in kept.iterdir()] == ["h0.jsonl"] * (not fails)
 
 
 @pytest.mark.parametrize("uv", [True, False])

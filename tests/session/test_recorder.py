@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -155,17 +156,6 @@ def test_a_report_that_cannot_be_written_is_wrong_usage_before_anything_is_measu
     assert said.out.startswith("PASS")
 
 
-class Unwritable(io.StringIO):
-    """A standard output that fails as a closed pipe, a full disk, a closed stream or a narrow encoding does."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def write(self, text: str) -> int:
-        raise self._error
-
-
 @each_row(
     ("error", "lines"),
     [
@@ -181,8 +171,10 @@ def test_an_output_that_cannot_be_written_costs_neither_rows_nor_the_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("COLUMNS", "1")
-    if error:
-        monkeypatch.setattr(sys, "stdout", Unwritable(error))
+    if error:  # as of a closed pipe, a full disk, a closed stream or a narrow encoding
+        out: Any = io.StringIO()
+        out.write = mock.Mock(side_effect=error)
+        monkeypatch.setattr(sys, "stdout", out)
     record = recorder(tmp_path / "r", quiet=False)
     for _ in range(2):
         record.add(ROW_OK)
