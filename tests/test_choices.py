@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.checks.env.fixtures import having, nccl
+from ncclprobe.checks.env.fixtures import having, interface, nccl
 from ncclprobe.engine.collect import collect, observed
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect
@@ -71,6 +71,15 @@ def changed(name: str, **changes: Any) -> Snapshot:
     kinds = {kind.__name__.lower(): kind for kind in (*KINDS, *ALL_KINDS)}
     before = snapshot(name)
     return replace(before, facts={**before.facts, **{kinds[key]: fact for key, fact in changes.items()}})
+
+
+def test_an_interface_is_explained_by_the_step_that_took_it() -> None:
+    for names, why in (("lo docker0", "there is none but docker's and lo"), ("lo", "there is none but lo"),
+                       ("virbr0", "there is none but virbr"),
+                       ("eth0 ib0", "its name begins with ib, which NCCL prefers over all others")):  # fmt: skip
+        faces = Interfaces(tuple(interface(name, n, f"10.{n}.0.5") for n, name in enumerate(names.split())))
+        made = choose(changed("hgx-h100", interfaces=faces, software=nccl(2, 30, 7))).sockets
+        assert (made.why, known(made.chosen)[0].name) == (why, names.split()[-1])
 
 
 def under(name: str, **variables: str) -> Choices:

@@ -150,9 +150,7 @@ def test_the_number_that_is_shown_is_the_number_that_is_judged_whatever_the_mean
         (GROSS, 20, second(21), "fail", ""), (GROSS, 20, second(90), "inconclusive", "of at least 33.3"),
     ],
 )  # fmt: skip
-def test_what_fails_twice_fails_and_what_comes_and_goes_or_is_noise_is_inconclusive(
-    band: Expectation, first: float, again: Retest, status: str, why: str
-) -> None:
+def test_only_what_fails_twice_fails(band: Expectation, first: float, again: Retest, status: str, why: str) -> None:
     said = judge(row(first), band, retest=again)
     assert (said.status, why in said.why) == (status, True)
 

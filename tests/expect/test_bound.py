@@ -111,6 +111,7 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
     [
         ("hgx-h100", "NCCL_IB_HCA", "mlx5_0", FAIL), ("hgx-h100", "NCCL_NET_GDR_LEVEL", "LOC", WARN),
         ("hgx-h100", "NCCL_MAX_NCHANNELS", "32", NONE), ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
+        ("l40s-8", "NCCL_SHM_DISABLE", "1", FAIL), ("hgx-h100", "NCCL_SHM_DISABLE", "1", NONE),
         ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
     ],
 )  # fmt: skip

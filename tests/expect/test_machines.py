@@ -109,6 +109,11 @@ WRONG = (
     *("#" * (2 << 20), toml(also="published = 3")),
 )
 """Files that are refused; their messages are in tests/data/command_values/refused.txt."""
+SAID = (
+    ("", "name", "3", "name: expected a text, got a whole number"), ("", "vendor", "{}", "text, got a table"),
+    ("links", "nics", "true", "links: nics: expected a whole number, got true or false"),
+    ("links", "nic", "3", "unknown key 'nic'; write nic_gbps: a number needs its unit"),
+    ("links", "nvlink", "3", "links: unknown key 'nvlink'; did you mean nvlinks?"))  # fmt: skip
 RIGHT = (
     *(toml("published", busbw_GBps="700.0", algorithm='"nvls"'), toml("published", busbw_GBps="450.0")),
     *(toml("published", busbw_GBps=rate, nodes="2", algorithm=name) for rate, name in (
@@ -117,6 +122,12 @@ RIGHT = (
     toml("published", op='"all_to_all"', busbw_GBps="93.0", nodes="2"),
     toml("published", below_bytes='"2G"', also=PUBLISHED.replace('"1G"', '"2G"')),
 )  # fmt: skip
+
+
+@each_row(("part", "key", "value", "words"), SAID)
+def test_a_wrong_value_is_refused_in_plain_words(part: str, key: str, value: str | None, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        from_toml(toml(part, **{key: value}), "box.toml")
 
 
 SCALARS = st.one_of(

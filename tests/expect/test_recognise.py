@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from expect.boxes import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import MachineFacts, Recognised, expectation_context, product_named, recognise, seen
+from ncclprobe.expect.recognise import MachineFacts, expectation_context, product_named, recognise, seen
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, table
 from ncclprobe.expect.visible import nvlink_fabric, system_of
@@ -36,16 +36,6 @@ def ideal(machine: MachineType) -> MachineFacts:
         product=match.products[0] if match.products else "", cpu=" ".join(match.cpus[:1]),
         gpu_names=match.gpu_names[:1], gpus=links.gpus, nvlinks=links.nvlinks, nics=links.nics, nic_gbps=links.nic_gbps,
     )  # fmt: skip
-
-
-def of(name: str) -> Recognised:
-    return recognise(seen(*named(name)))
-
-
-def system(name: str) -> NodeSystem:
-    found = system_of(named(name)[0])
-    assert isinstance(found, NodeSystem)
-    return found
 
 
 @each_row("machine", table().values(), ids=lambda machine: machine.name)

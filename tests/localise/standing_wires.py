@@ -28,7 +28,6 @@ from tests.localise.standing import (
 SENDS = Connection(100, "10.77.1.1:40", "10.77.1.3:50", unacknowledged_bytes=9000, retransmits=6, heard_s=12.0)
 RECEIVES = Connection(102, "10.77.1.3:50", "10.77.1.1:40")
 WELL = LiveGpu(0, "00000000:5E:00.0", (100,), 100, 1980, 1980, 310_000, (), 64)
-XID = Event(50.0, "xid", "0000:5e:00", "79")
 IN_C = (replace(OWN, line=139),)
 
 

@@ -3,8 +3,6 @@
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.interfaces import Family, find_interfaces, forced_family
 
-BEFORE_RUNNING = (2, 27, 7)  # the last release before 2.28.3
-
 
 class Face(Struct, frozen=True):
     name: str

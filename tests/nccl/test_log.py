@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from ncclprobe.facts.traffic import Count
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl import log
@@ -66,14 +63,6 @@ LINES = {
     "": ("Channel 00/16 :    0   7   6   5   4   3   2   1",),  # the ring of rank 0 is no connection
 }
 """The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/maintainers/nccl.md), by what is read of them."""
-
-
-@given(
-    text=st.text()
-    | st.lists(st.sampled_from([HEAD, "Channel ", "0/0 : ", "1[2]", " -> ", "via NET/", "\n", "9" * 40])).map("".join)
-)
-def test_no_text_breaks_the_reading(text: str) -> None:
-    log.read(text)
 
 
 def test_lines_up_to_the_longest_and_connections_up_to_the_most_are_read() -> None:

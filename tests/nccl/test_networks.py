@@ -24,9 +24,7 @@ from tests.each_row import each_row
         ("sharp", (), ("IBext_v10", "sharp"), ("UCX",)), ("ucx", (), ("UCX_v9", "ucx"), ("IBext",)),
     ],
 )  # fmt: skip
-def test_a_plugin_has_the_name_that_it_shows_or_those_of_its_kind(
-    flavour: str, names: tuple[str, ...], may: tuple[str, ...], not_: tuple[str, ...]
-) -> None:
+def test_names_of_plugins(flavour: str, names: tuple[str, ...], may: tuple[str, ...], not_: tuple[str, ...]) -> None:
     library = NetworkLibrary("x", Plugin("/x.so", "net", flavour, True, names))
     assert [library.may_be(each) for each in (*may, *not_)] == [True] * len(may) + [False] * len(not_)
     assert [NetworkLibrary("x", anywhere=each).may_be(may[0]) for each in (True, False)] == [True, False]
@@ -66,9 +64,7 @@ def test_libraries_are_found_by_path_by_file_and_by_a_part_of_it(text: str | Non
         ((2, 8, 0), (2, 7, 9), 4, "v3 to v3"), ((2, 25, 9), (2, 26, 2), 5, "v6 to v10"), ((), (2, 30, 3), 5, ""),
     ],
 )  # fmt: skip
-def test_a_plugin_must_offer_an_interface_that_the_release_takes(
-    version: tuple[int, ...], before: tuple[int, ...], interface: int, takes: str
-) -> None:
+def test_what_each_release_takes(version: tuple[int, ...], before: tuple[int, ...], interface: int, takes: str) -> None:
     written = ".".join(map(str, before))
     why = f"it offers ncclNetPlugin v{interface}, and NCCL {written} takes {takes or 'v6 and later'}"
     newest = "it offers ncclNetPlugin v5, and the newest NCCL takes v6 and later"
