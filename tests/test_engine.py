@@ -8,7 +8,7 @@ from conftest import answers
 from report.samples import HEALTHY
 
 from ncclprobe.engine import history, running
-from ncclprobe.engine.collect import collect
+from ncclprobe.engine.collect import collect, recordable
 from ncclprobe.engine.doctor import look_s
 from ncclprobe.facts.job.ranks import JobLooks, LocalRanks
 from ncclprobe.host import Host
@@ -111,6 +111,12 @@ def test_a_collector_that_ends_its_thread_or_gets_none_spoils_no_other(monkeypat
     monkeypatch.setattr("_thread.start_new_thread", full)
     monkeypatch.setattr("ncclprobe.engine.collect._BEGIN_S", 0.01)
     assert collect(answers(said), [shade_of, colour_of], at_once=True)[Shade] == Shade("dark red")
+
+
+def test_variables_of_the_table_and_of_readers_are_recorded_and_none_that_holds_others() -> None:
+    found = recordable()
+    assert {"NCCL_DEBUG", "RANK", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"} <= found
+    assert {"SLURM_EXPORT_ENV", "NCCLPROBE_TOKEN", "PATH"}.isdisjoint(found)
 
 
 def test_a_tenth_of_the_time_is_left_to_judge_but_a_second_or_half_of_it() -> None:
