@@ -89,6 +89,17 @@ def test_captures_beside_a_log_show_if_the_check_had_found_its_cause(
         Path("dgx-1v.jsonl").unlink(missing_ok=True)
 
 
+def test_the_captures_of_a_folder_are_judged_in_the_order_of_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "fcaedb":
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"capture": 1, "node": f"n{name}", "tool": "0.1.0"}) + "\n")
+    (tmp_path / "a.txt").write_text("not a capture\n")
+    argv = ["doctor", str(tmp_path), "--no-config", "--select", "env.value", "--json", "-"]
+    assert main(argv) == 3
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["nodes"]] == [f"n{each}" for each in "abcdef"]
+
+
 def test_a_cut_capture_is_judged_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = (zoo.CAPTURES / "hgx-h100.jsonl").read_text().splitlines(keepends=True)
     path = tmp_path / "hgx-h100.jsonl"
