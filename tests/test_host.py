@@ -183,6 +183,8 @@ def test_a_capture_like_another_takes_every_row_that_it_does_not_replace_and_is_
     (tmp_path / "below").mkdir()
     assert load(save(tmp_path / "below" / "c.jsonl", HEADER, {"like": "../0.jsonl"})).ask(*READ) == "x"
     assert (is_overlay(sick), is_overlay(tmp_path / "0.jsonl")) == (True, False)
+    again = "c: a second capture of node n0; `ncclprobe compare OLD NEW` says what changed"
+    assert str(capture.second("c", "n0")) == again
     above = save(tmp_path / "above.jsonl", HEADER, {"ask": READ, "said": "own"}, {"like": "0.jsonl"})
     assert (load(above).ask(*READ), load(above).ask("read", "/b")) == ("own", "2")
     assert not is_overlay(save(tmp_path / "text", "like"))

@@ -1,12 +1,13 @@
 """Folders of processes as the kernel shows them, and what is made of each: `texts-processes.txt` keeps it."""
 
 import ctypes
+import io
 import json
 import socket
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import starmap
 from pathlib import Path
@@ -14,10 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pynvml
+
 from ncclprobe.host import (
     command,
     deadlines,
     files,
+    limited_child,
     live,
     nvml_child,
     nvml_server,
@@ -292,6 +296,17 @@ def _asked_twice(patience_s: float, said: bytes | HostError, held: bool = False)
         return [_refused(lambda: child.call("f", 1, patience_s=patience_s)) for _ in range(2)]
 
 
+def _kinds(codes: Iterable[int]) -> object:
+    library = nvml_server.Library()
+    library.nvml = pynvml
+    return [library._kind(code) for code in codes]
+
+
+def _below(path: str) -> object:
+    listed = [[each.removeprefix(path) for each in kind] for kind in path_rate._list_folder(path, 999)]
+    return [(name.removeprefix(path), size) for name, size in path_rate._find_files(path)], listed
+
+
 def _told_of_sockets(*answers: bytes) -> object:
     """What is read of the kernel's datagrams, and what it was asked."""
     asked = mock.MagicMock()
@@ -450,6 +465,14 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "questions to NVML's child": (_asked_twice, [(1.5, b'{"said": [1]}'), (1.5, b"x"), (0.01, b"", True),
             *((1.5, kind("x")) for kind in (TimedOut, Failed, Denied)), (-1.0, TimedOut("x")),
             (1.5, b'{"refused": "Missing", "why": "x"}')]),
+        "kinds of NVML's errors": (_kinds, [(range(1, 10),), (range(10, 30),)]),
+        "requests to a child": (lambda data, most: [*limited_child.requests(io.BytesIO(data), most)], [
+            (limited_child.framed(b"ab") + limited_child.framed(b"") + limited_child.framed(b"abc")[:-1], most)
+            for most in (3, 2, 1)]),
+        "files below a path": (_of(_below), [{"b/1": "x", "a/z": "xy", "a/.h/2": "q", "c": "z", ".d": "q", "e": "",
+            "a/l": "->c", "A/k": "k", "a/y/x/w": "wxyz"}]),
+        "lengths of settings": (lambda name: len(settings.recorded(name, "x" * 99_999)), [
+            ("A",), ("A_PATH",), ("PATHS",)]),
         "answers about sockets": (_told_of_sockets, [(_datagram(20, b"ab"), b"".join(starmap(_datagram, ((20, b"cdefg"),
             (20, b"h"), (3, b""), (20, b""))))), (_datagram(20, b"ab") + _datagram(2, struct.pack("=i", -13)),)]),
         "owners": (processes.owner, [0, 4294967290]),
