@@ -53,8 +53,7 @@ srun: error: Unable to create step for job 5: Shard busy
 ABORTS = "<>: E x.cc:9] Aborting communicator: 0x5 due to async NCCL error: remote process exited"
 AT_WORK = (
     "[rank<>]:[E227 16:30:43.5 ProcessGroupNCCL.cpp:1834] [PG ID 2 PG GUID 3 Rank <>] Timeout at NCCL work: 32, last "
-    "enqueued NCCL work: 32, last completed NCCL work: 31."
-)
+    "enqueued NCCL work: 32, last completed NCCL work: 31.")  # fmt: skip
 RAISES = (*TRACE.split("\n"), "    raise e")
 ENDED = f"""\
 %% the loss and the time of a run -> well

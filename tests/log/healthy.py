@@ -150,8 +150,7 @@ SURVIVED = {
     "a size is tried after one that did not fit": f"Trying batch size 64\n{_RAISED}torch.OutOfMemoryError: CUDA out of "
     f"memory. Tried to allocate 2 GiB\nTrying batch size 32\n{STEPS}",
     "a line of data is logged": "[NeMo I 2024-02-11 11:20:31 nemo_logging:349] sample batch: <U>\\nsrun: error: n1: "
-    f"task 3: Killed\\nWhy?\n{STEPS}",
-}
+    f"task 3: Killed\\nWhy?\n{STEPS}"}  # fmt: skip
 """Failures of which a later line tells that they ended nothing."""
 TEXTS = (
     of({name: text.rstrip("\n") for name, text in SURVIVED.items()}, ending=" -> none"),

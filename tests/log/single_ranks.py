@@ -241,6 +241,10 @@ KNOWN = logs(
           "FutureWarning: failed, UserWarning: failed, DeprecationWarning: failed, Call to bind failed, client "
           "reregistration failed, recvVector failed on x, recvValue failed on x, sendBytes failed on x, slot 3 failed",
           "↵NCCL failure"),
+    around("W:", "Unrecognized element token, Unrecognized prefix token, All entries except the first must have a "
+          "prefix, no algorithm/protocol available, No algorithm/protocol nor symKernelId available, no symmetric "
+          "kernel available, algSelection names only symmetric kernel(s) that are unavailable, Invalid NCCL_COMM_ID, "
+          "Could not force merge NICs"),
     around("n1:7:7 [0] NCCL TRACE ", "GPU is lost, unhandled system error"))  # fmt: skip
 EACH = logs(
     """\

@@ -21,8 +21,7 @@ INFO, RULE = "n1:7:7 [0] NCCL INFO", "-" * 74
 CLOSED = "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217."
 WAITED = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv "
-    "operation to complete"
-)
+    "operation to complete")  # fmt: skip
 
 
 class Case(NamedTuple):

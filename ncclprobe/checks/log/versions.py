@@ -12,7 +12,7 @@ from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped
 
-_SET = (" set by environment to ",)
+_SET = " set by environment to "
 _EQUAL = frozenset({
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE",
     "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CROSS_NIC", "NCCL_NET",
@@ -38,10 +38,10 @@ Process = tuple[str, int | None]
 def _settings(log: JobLog) -> dict[str, dict[Process, tuple[str, LogEvent]]]:
     """Return for each variable the value that each process reports, with the line."""
     found: dict[str, dict[Process, tuple[str, LogEvent]]] = {}
-    for event in log.having(*_SET):
+    for event in log.having(_SET):
         name = event.text.partition(" set by")[0].split()[-1] if event.host else ""
         if name in _EQUAL:
-            value = between(event.text, _SET[0]).strip().rstrip(".")
+            value = between(event.text, _SET).strip().rstrip(".")
             found.setdefault(name, {})[event.host, event.pid] = (value, event)
     for event in log.having(_BEGUN, _COMPLETE):  # by then it has read, and said, all that is set
         complete = _COMPLETE in event.text
@@ -56,7 +56,7 @@ HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\
 
 @cause(
     code="env-mismatch",
-    signs=(*_SET, _DIAGNOSED, _BEGUN, _COMPLETE, _CUDA, ABORTED),
+    signs=(_SET, _DIAGNOSED, _BEGUN, _COMPLETE, _CUDA, ABORTED),
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
