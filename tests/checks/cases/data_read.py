@@ -35,12 +35,11 @@ CASES: Cases = {
         ("FAIL fabric: /data on n0", on_nodes(replace(HUNG, mount=_DENIED))),
         *(("FAIL job: /data on n0", on_nodes(replace(_GONE, look=each)))
             for each in (_DENIED, Absent("I/O error", "Failed"))),
-        ("FAIL job: /data on n0", on_nodes(looking(enter=False))),
+        ("FAIL job: /data on n0", on_nodes(looking(enter=False))), ("FAIL job: /data on n0", on_nodes(_GONE)),
         ("UNKNOWN: --timeout left no time to read the path on n1", on_nodes(ROW, replace(ROW, look=_LATE))),
-        ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)), ("FAIL job: /data on n0", on_nodes(_GONE)),
+        ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)), (on_nodes(looking(kind="file", enter=False)),),
         ("FAIL node: /data on n1", on_nodes(ROW, looking(read=False))),
         ("FAIL job: /data on n0", on_nodes(replace(looking(kind="other"), content=None, rate=None))),
-        (on_nodes(looking(kind="file", enter=False)),),
     ],
     "data.file-system": [
         ("FAIL node: /data on n1 n2 n3 n4", on_nodes(ROW, *(replace(ROW, mount=each) for each in _DISKS))),

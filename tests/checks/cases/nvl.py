@@ -114,11 +114,10 @@ CASES: Cases = {
         (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), NO_LOG),
     ],
     "nvl.fabric/fm-service": [
-        _fm_service("FAIL node: nv-fabricmanager"),
+        _fm_service("FAIL node: nv-fabricmanager"), _fm_service(FabricManager("570.86.15", running=True)),
         _fm_service("NOTE unknown: nv-fabricmanager", box(JOINED), container=Absent("hidden")),
         _fm_service("WARN image: nv-fabricmanager", OLD_MANAGER, Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
         _fm_service("WARN node: nv-fabricmanager", FabricManager("570.86.15", running=False), box(JOINED)),
-        _fm_service(FabricManager("570.86.15", running=True)),
     ],
     "nvl.fabric/imex": [
         ("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, _MNNVL, Launch(), NO_NCCL),
@@ -162,15 +161,13 @@ CASES: Cases = {
             for name, one, other in product(_FEW_BRIDGES, (0, 4), (0, 4))),
     ],
     "nvl.rate": [
-        ("FAIL link: GPU1", H200S, NvLinks((FULL, _TWO_SLOW, FULL)), UNSAID),
-        *((UNSAID, UNSAID, parse(text)) for text in (*_WELL, _PAIR + _UNUSED)),
-        ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
-        ("WARN node: GPU3", UNSAID, UNSAID, _QUARTER),
+        ("FAIL link: GPU1", H200S, NvLinks((FULL, _TWO_SLOW, FULL)), UNSAID), _rated("Tesla V100-SXM2-32GB", 25781),
+        *((UNSAID, UNSAID, parse(text)) for text in (*_WELL, _PAIR + _UNUSED)), _rated("NVIDIA A100-SXM4-80GB", 25000),
+        ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID), _rated("NVIDIA B200", 53125),
+        ("WARN node: GPU3", UNSAID, UNSAID, _QUARTER), (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
         ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
         ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
-        _rated("Tesla V100-SXM2-32GB", 25781), _rated("NVIDIA A100-SXM4-80GB", 25000), _rated("NVIDIA B200", 53125),
         (UNSAID, UNSAID, NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 26.562))})),
-        (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
         (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
     ],
 }  # fmt: skip

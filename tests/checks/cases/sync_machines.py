@@ -64,6 +64,7 @@ _SHARED = ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _EIGHT_GIB, "n4": _SMALL, 
 _ONE, _TWO = (replace(over(""), network=Decision(None, why)) for why in ("one", "two"))
 CASES: Cases = {
     "sync.clock": [
+        ("WARN image: n[3-4] on n3 n4", offsets_of(0.0, 0.0, 9.0, -9.0), HUB),
         ("WARN image: n3 on n3", offsets_of(0.0, 0.0, 180.0), HUB),
         ("WARN image: n0 on n0", offsets_of(-180.0, -180.0, -180.0), HUB),
     ],
@@ -94,10 +95,9 @@ CASES: Cases = {
     ],
     "sync.limits/limits": [
         ("NOTE image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _EIGHT_GIB})),
-        ("WARN image: /dev/shm on n4", *_SHARED),
+        ("WARN image: /dev/shm on n4", *_SHARED), (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
         ("WARN image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _SMALL})),
         ("WARN image: RLIMIT_MEMLOCK", Every({"n0": FREE, "n1": FEW}), ALL_ROOMY),
-        (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
         (ALL_FREE, Every({"n0": ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
     ],
     "sync.versions/nccl-version": [
@@ -109,11 +109,11 @@ CASES: Cases = {
         ("WARN image: driver", Every({"n0": TORCH, "n1": TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
         (Every({"n0": Software({}), "n1": Software({})}), GPUS),
     ],
-        "sync.versions/nic-fw": [
+    "sync.versions/nic-fw": [
         ("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")})),
         (Every({"n0": FW, "n1": flashed("")}),),
     ],
-        "sync.network/transport": [
+    "sync.network/transport": [
         ("FAIL image: nodes", Every({f"n{n}": over("IB" if n % 2 else "Socket") for n in range(6)})),
         ("UNKNOWN: the network of n[0-1] is not known: one", Every({"n0": _ONE, "n1": _TWO})),
         ("UNKNOWN: the network of n1 is not known: two", Every({"n0": over("IB"), "n1": _TWO})),

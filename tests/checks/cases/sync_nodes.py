@@ -72,6 +72,7 @@ _TWO_AND_ONE = "FAIL unknown: gpu[02-03] on gpu02 gpu03; FAIL unknown: gpu04 on 
 _GONE = replace(_RESET, peer="10.0.0.9", detail="gone", node_rank=None)
 CASES: Cases = {
     "sync.nodes/node-missing": [
+        (four(0, 2, 3), _waited(came=(1,))),
         ("FAIL unknown: gpu02 on gpu02", _FULL_NAMES, _waited(node="gpu04")),
         ("FAIL unknown: gpu[02-04] on gpu02 gpu03 gpu04", four(0), _waited(*_HALVES)),
         ("UNKNOWN: waited no longer than 55.0 s of 60: the", four(0, 2, 3), _waited(waited_s=55.0, allowed_s=60.0)),
@@ -97,6 +98,8 @@ CASES: Cases = {
     ],
     "sync.nodes/host-unused": [(_UNUSED, Every({"n0": Absent("?"), "n1": StartedHosts(9, _FAILED)}))],
     "sync.nodes/node-lost": [
+        *(("UNKNOWN: gpu02 left too late", _ALL, _waited(lost=(each,), floods=_FLOOD)) for each in (_RESET, _LATE)),
+        ("UNKNOWN: 10.0.0.2 left too late", _ALL, _waited(lost=(replace(_LATE, node_rank=None),))),
         ("FAIL unknown: gpu02 on gpu02; FAIL unknown: gpu04 on gpu04", _ALL, _waited(lost=(_RESET, _SILENT))),
         ("FAIL unknown: gpu04 on gpu04", _ALL, _waited(lost=(_LATE, _SILENT))),
         ("UNKNOWN: gpu02 left too late to report it to rank 0:", _ALL, _waited(lost=(_LATE,))),
