@@ -166,7 +166,8 @@ def _shown(log: JobLog, draw: Draw) -> dict[str, object]:
 KINDS: Mapping[Callable[[Draw], dict[str, object]], tuple[int, tuple[int, ...]]] = {
     _prefixes: (40, (50, 67, 78, 79, 115, 818, 2083, 2364)), _record: (30, (85, 2003)),
     _paragraph: (40, (40, 65, 94, 143, 164, 190, 198, 203, 345, 508, 932, 2058, 2115)),
-    _log: (8, (8, 10, 16, 21, 23, 25, 46, 47, 52, 66, 67, 76, 120, 122, 124, 129, 183, 218, 299, 361, 593, 909, 1312)),
+    _log: (8, (8, 10, 16, 21, 23, 25, 46, 47, 52, 66, 67, 76, 120, 122, 124, 129, 183, 218, 299, 361, 593, 909, 1312,
+              2000, 2047, 2115, 2168, 2267)),
 }  # fmt: skip
 """How many of each kind are kept, and which more, as they decide what no other one decides."""
 

@@ -288,7 +288,7 @@ PASTED = of(
         "a pod of another job": f"w-1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         f"{PLACED.format('pod/w-1')}\n{UNPLACED.replace('w-1', 'other-job-0')}\n{JOINING}",
         "lines that a terminal cut": cut(f"starting the job with a long line of options --alpha 1 --beta 2 --gamma "
-            f"3\n{watchdog(1)}\nend of it", 72),
+            f"3\n{watchdog(1)}\nend of it", 60),
         "lines that a wide terminal cut": f"{'please help with what follows, ' * 6}\n{cut(GAVE_UP, 120)}",
         "rows of one width": repeated((1, 2, 3, 4), "step <> | loss 2.1000 | lr 1.000e-04 | grad norm 0.900 | 12345.6 "
             "tok/s | 31.2 GiB") + "\nsrun: error: n2: task 3: Killed",
