@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 
 from ncclprobe.checks import log as rules
-from ncclprobe.checks.log.known import harmless
+from ncclprobe.checks.log.known import follows, harmless, understood
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.job_files import judged
 from ncclprobe.logs import messages
-from ncclprobe.logs.job_log import JobLog
+from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.messages import MessageRow
 from ncclprobe.logs.ranks import joined
 from ncclprobe.logs.reader import Reader
@@ -98,12 +98,15 @@ def test_no_harmless_message_is_a_cause() -> None:
         ("NET/OFI what no release has said", "WARN", "symptom"),
         ("NET/OFI Use of OFI_NCCL_RDMA_MAX_POSTED_BOUNCE_BUFFERS is deprecated.", "WARN", "harmless"),
         ("RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: x", "EXCEPTION", "symptom peer"),
-        ("Something new went wrong", "WARN", ""), ("Call to ibv_create_qp failed", "INFO", ""),
-        ("failed Call to ibv_create_qp", "WARN", ""), ("FlashAttention is not available.", "WARN", ""),
+        ("Something went wrong", "WARN", ""), ("MPI_ABORT was invoked on rank 1 in communicator", "", "consequence"),
+        ("Call to ibv_create_qp failed", "INFO", ""), ("failed Call to ibv_create_qp", "WARN", ""),
+        ("FlashAttention is not available.", "WARN", ""),
     ])  # fmt: skip
 def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, level: str, meaning: str) -> None:
     found = messages.said(text, level)
     assert (found.row.meaning if found else "") == meaning
+    event = LogEvent(0, 1, text, level=level)
+    assert (follows(event), understood(event)) == (meaning == "consequence", meaning not in ("", "?"))
 
 
 def test_every_sign_of_the_table_is_of_one_of_its_messages() -> None:
