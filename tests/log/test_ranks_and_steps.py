@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from ncclprobe.logs import timeline
+from ncclprobe.logs import answer, timeline
 from ncclprobe.logs.job_log import JobLog, LogEvent, LogStream, Pace
 from ncclprobe.logs.rank_ends import Clocks, Ends, RankEnd
 from ncclprobe.logs.texts import AT_EXIT
 from ncclprobe.logs.torch_lines import Hang, TimedOutWork
 from ncclprobe.model.causes import Cause
-from ncclprobe.model.findings import Evidence
+from ncclprobe.model.findings import Evidence, Severity
 
 
 def end(rank: int, said_s: Any = "", last: LogEvent | None = None, exited: str = "") -> RankEnd:
@@ -66,6 +66,22 @@ def test_the_settings_of_the_flight_recorder_have_the_names_of_the_earliest_rele
         size = "TORCH_FR_BUFFER_SIZE" if newer else "TORCH_NCCL_TRACE_BUFFER_SIZE"
         assert [(step.split()[3], versions) for step in found.collect] == [(f"{size}=2000", versions)]
         assert timeline.with_next_steps([cause], log, records=True)[0].collect == ()
+
+
+def test_each_trouble_has_an_answer() -> None:
+    fails, slows = (Cause("x", "log.x", "named", "m", each) for each in (Severity.FAIL, Severity.WARN))
+    rows: list[tuple[list[Cause], Any, Any, list[str], str]] = [
+        ([fails], "failed", None, [], "failed/named/True hung/none/False slow/none/False"),
+        ([slows], "failed", "slow", ["x"], "slow/named/True hung/line/False"),
+        ([], "unknown", "hung", ["x", "y"], "hung/line/True slow/none/False"),
+        ([slows], "failed", "failed", [], "slow/named/False failed/none/True hung/none/False"),
+        ([slows, fails], "ended-well", None, [], ""),
+        ([], "ended-well", "failed", [], "failed/none/True"),
+        ([], "", None, [], ""),
+        ([slows, fails], "ended-well", "slow", ["x"], "slow/named/True"),
+    ]
+    told = [answer.answers(*row[:4]) for row in rows]
+    assert [" ".join(f"{e.when}/{e.kind}/{e.known}" for e in each) for each in told] == [row[4] for row in rows]
 
 
 def test_steps_are_slow_from_the_first_on_after_which_all_take_three_times_as_long() -> None:
