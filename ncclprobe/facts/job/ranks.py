@@ -208,7 +208,7 @@ def _ranks_of_launcher(
     if len(ranks) != 1 or ranks[0].rank is None:
         return ()
     bare = [replace(each, variables={k: v for k, v in each.variables.items() if k not in TORCH}) for each in processes]
-    own = [each for each in bare if each.pid != ranks[0].pid and each.name != LOADER]
+    own = [each for each in bare if each.pid != ranks[0].pid]
     beneath = tuple(chain.from_iterable(_jobs(own, ranks[0].pid).values()))
     store, own_calls = f":{ranks[0].launch.master_port}", attempt(lambda: _connections(host, 0, (ranks[0].pid,)))
     joined = not isinstance(own_calls, Absent) and any(each.peer.endswith(store) for each in own_calls)
