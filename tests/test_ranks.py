@@ -112,7 +112,6 @@ def test_under_torchrun_a_rank_that_is_killed_is_named_and_the_exit_is_called_a_
         ("9e9", {}, 4, "fail", "at least 8.1e+09 expected"),
         ("1e-6", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, 3, "inconclusive", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     ],
-    ids=["out of reach", "a setting that falsifies measuring"],
 )
 def test_ranks_of_our_own_are_judged_by_a_file_and_by_what_disturbs_them(
     lab: Lab, busbw: str, variables: dict[str, str], code: int, status: str, says: str
@@ -241,7 +240,6 @@ def test_ctrl_c_before_anything_was_measured_is_130_in_one_line(lab: Lab) -> Non
         (1, {"MASTER_ADDR": "no.invalid"}, 4, 'no progress in "resolve the name of rank 0\'s host, no.invalid"'),
         (0, {"MASTER_PORT": "taken"}, 2, "port {} on this host is in use"),
     ],
-    ids=["no rank 0", "no address", "a port in use"],
 )
 def test_a_rank_that_reaches_nobody_says_what_it_tried(
     lab: Lab, rank: int, changes: dict[str, str], code: int, says: str

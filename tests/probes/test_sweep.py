@@ -277,7 +277,6 @@ class Unsteady(Link):
         (lambda: Unsteady(1e-3), {"budget_s": 0.25}, 5, (6, 59), False),
         (lambda: Unsteady(10.0), {"budget_s": 2.0, "warmup": 0}, 1, (5, 5), False),  # often enough for an interval
     ],
-    ids=["a steady link", "one that becomes steady", "what the budget cannot reach", "a call longer than the budget"],
 )
 def test_batches_are_added_until_the_interval_is_narrow_or_the_budget_is_spent(
     monkeypatch: pytest.MonkeyPatch, made: Callable[[], Link], changes: dict[str, Any], iters: int,

@@ -89,7 +89,6 @@ def test_a_healthy_rail_carries_every_byte_both_ways(ends: Ends, pairs: int) -> 
         ),
         (infiniband("left", 7), infiniband("right", 9), 0, {"lid": 9, "link_layer": "InfiniBand", "gid_type": "IB"}),
     ],
-    ids=["RoCE", "InfiniBand"],
 )  # fmt: skip
 def test_each_end_knows_what_the_other_one_read_from_its_port(
     ends: Ends, left: str, right: str, gid_index: int, peer: dict[str, object]
@@ -108,7 +107,6 @@ def test_each_end_knows_what_the_other_one_read_from_its_port(
         (replace(LEFT, memory="cuda", gpu=0), WORD),
         pytest.param(replace(LEFT, memory="cuda-dmabuf", gpu=0), WORD, marks=SLOW),
     ],
-    ids=["an empty message ends it", "the last message ends it", "memory of a GPU", "by DMA-BUF"],
 )
 def test_a_stream_ends_and_has_arrived_however_it_is_sent(ends: Ends, one: RailPort, test: RailTest) -> None:
     left, right = ends(one=one, other=replace(RIGHT, memory=one.memory, gpu=one.gpu), test=test)
@@ -149,7 +147,6 @@ def test_of_a_way_that_is_dead_the_data_of_the_other_tells(ends: Ends) -> None:
         (device("left", 1, pkey0="1"), device("right", 2, pkey0="1"), RIGHT),
         pytest.param(device("left", 1), device("right", 2, state=1), RIGHT, marks=SLOW),
     ],
-    ids=["a GID of RoCE v1", "a link-local GID", "other partitions", "limited members of one", "a port that is down"],
 )
 def test_addresses_that_do_not_meet_are_acknowledged_no_way(ends: Ends, left: str, right: str, other: RailPort) -> None:
     """But with a link-local GID on one end, which rxe and NICs answer to: both know each other's addresses."""
