@@ -16,11 +16,14 @@ from session.records import LOST, ROW_OK, bands, closed, of_run, why
 from session.records import recorder as recorded
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import bandwidth
+from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.measurement import FirstCall, Samples, Skew, SkippedRow
+from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.session.ranks import identity, launch, rank_files
 from ncclprobe.session.ranks.launch import RanksEnd
@@ -55,6 +58,24 @@ def _ends_inputs() -> Rows:
             yield f"cut short in {phase} {by} {late}", launch.cut_short(Path(), "h0", RanksEnd({}, by, late))
             whys = [launch.refusal(Path("/nowhere"), Path("/nowhere/log")), launch.all_started(Path(), 3)]
             yield f"refused in {phase} {by} {late}", *whys
+    for at, failed, code, phase in (
+        ("start_own", OSError(11, "busy"), 0, ""), ("make", OSError(28, "full"), 0, ""), ("find_spec", None, 0, ""),
+        ("_run", None, 2, rank_files.IMPORTING), ("_run", None, 2, "timing"), ("_run", None, 3, rank_files.IMPORTING),
+    ):  # fmt: skip
+
+        def run(*given: Any, phase: str = phase, code: int = code) -> int:
+            RankFile(given[3], 0, "h0").set_phase(phase)
+            return code
+
+        refused, options = mock.Mock(return_value=77), bandwidth.parse(["-q", "--backend", "gloo"])
+        double = run if at == "_run" else mock.Mock(side_effect=failed, return_value=None)
+        for asked in ((), (refused,)):
+            with mock.patch.object(launch.scratch if at == "make" else launch, at, double):
+                try:
+                    told: object = launch.launch(2, options, ask(options.judging, (), Job(), MEASURED), *asked)
+                except NcclprobeError as error:
+                    told = str(error)
+            yield f"begun {at} {code} {phase} {len(asked)}", told, str(refused.mock_calls)
     with TemporaryDirectory() as folder:
         own = RankFile(folder, 3, "h0")
         for phase in ("x" * 127, "x" * 128, "x" * 129, "\u2603" * 400):
@@ -280,6 +301,11 @@ def _calls_inputs() -> Rows:
             call._take_out(b"x" * (19 + 10 * ordered) + b"\n" + b"y" * more)
             lines = call._take_err(b"c" * 19 + b"\n"), call._take_err(b"d" * more + b"\n"), len(call._last)
         yield f"{more} beyond, {ordered}", call.failure, lines
+    with mock.patch.object(here, "start", side_effect=OSError(2, "not found")):
+        try:
+            here.Call("n7", selectors.DefaultSelector()).start("python3", 9.0)
+        except NcclprobeError as absent:
+            yield "no ssh", str(absent)
     for hello_s in (1.0, 3.9, 60.0):
         yield f"within {hello_s}", here.command("me@n7", "/opt/a b/python", hello_s)
     for extra in (0, 1):

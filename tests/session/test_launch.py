@@ -8,7 +8,6 @@ import socket
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from torch.distributed import TCPStore
@@ -20,7 +19,6 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import LostRank, Participants
 from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog
-from ncclprobe.model.errors import NO_TORCH, UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
@@ -162,42 +160,6 @@ def test_a_signal_before_anything_was_measured_is_no_report_and_captures_are_kep
     with pytest.raises(Interrupted) if code is None else contextlib.nullcontext():
         assert own.publish(RanksEnd({}, signalled), keep=kept / "absent" if fails else kept) == code
     assert [each.name for each in kept.iterdir()] == ["h0.jsonl"] * (not fails)
-
-
-ABSENT, NO_FOLDER = (
-    "torch cannot be imported here",
-    "--nproc needs a folder for temporary files: [Errno 28] full; set TMPDIR",
-)
-
-
-@each_row(
-    ("at", "failed", "code", "phase", "words", "why"),
-    [
-        ("start_own", OSError(11, "full"), 0, "", "--nproc: rank 0 cannot be started: full; see `ulimit -u`", ""),
-        ("make", OSError(28, "full"), 0, "", f"{NO_FOLDER} to a writable folder", ""),
-        ("find_spec", None, 0, "", NO_TORCH, ABSENT), ("_run", None, 2, rank_files.IMPORTING, "", ABSENT),
-        ("_run", None, 2, "timing", "", ""), ("_run", None, 3, rank_files.IMPORTING, "", ""),
-    ],
-)  # fmt: skip
-def test_ranks_that_cannot_begin_are_wrong_usage_or_left_to_who_asked_for_them(
-    at: str, failed: Any, code: int, phase: str, words: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(nproc: int, options: Any, question: Any, name: str, log: Any) -> int:
-        RankFile(name, 0, "h0").set_phase(phase)
-        return code
-
-    double = run if at == "_run" else mock.Mock(side_effect=failed, return_value=None)
-    monkeypatch.setattr(launch.scratch if at == "make" else launch, at, double)
-    options = command_line.parse(["-q", "--backend", "gloo", "-b", "1M", "-e", "1M"])
-    given = 2, options, ask(options.judging, ("bandwidth",), Job("gloo"), MEASURED)
-    if words:
-        with pytest.raises(UsageError) as refused:
-            launch.launch(*given)
-        assert str(refused.value) == words
-    asked = mock.Mock(return_value=77)
-    assert failed or launch.launch(*given, asked) == (77 if why else code)
-    assert asked.mock_calls == [mock.call(why)] * bool(why)
-    assert at != "_run" or launch.launch(*given) == code
 
 
 @pytest.mark.parametrize("uv", [True, False])

@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import msgspec
 import pytest
 
 from ncclprobe import __version__
-from ncclprobe.model.errors import UsageError
-from ncclprobe.session.ssh import here, there
+from ncclprobe.session.ssh import there
 from ncclprobe.session.ssh.here import Calls, command
 from ncclprobe.session.ssh.there import MARK, Hello, Order, Outcome
 
@@ -76,13 +74,6 @@ def test_a_host_that_says_nothing_has_a_quarter_of_the_time() -> None:
         assert calls.all[0].failure.kind == "silent"
     assert command("n0", "my python", 9.0)[-2:] == ["n0", "exec 'my python' -m ncclprobe.session.ssh.there"]
     assert "ConnectTimeout=4" in command("n0", "python3", 9.0)
-
-
-def test_a_machine_without_ssh_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(here, "start", mock.Mock(side_effect=OSError(2, "No such file or directory")))
-    with Calls(["n0"], "python3", print) as calls, pytest.raises(UsageError) as refused:
-        calls.greet(8.0, lambda words: None)
-    assert str(refused.value) == "--hosts: ssh cannot be started: No such file or directory"
 
 
 def test_a_host_greets_obeys_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
