@@ -469,6 +469,9 @@ _LISTED: Mapping[str, Sequence[Verdict]] = {
     "measured again": [samples.verdict(Status.FAIL, replace(_LANES, blame="node", nodes=("n1",)), id="run.pairs")],
     "blind": [samples.verdict(Status.UNKNOWN, why="permission denied", required=True)],
     "explained": [samples.verdict(Status.SKIP, why="explained by gpu.driver", required=True)],
+    "explained, of a run": [samples.verdict(Status.SKIP, why="explained by gpu.driver", id="run.x", required=True)],
+    "failed, and explained": [samples.verdict(Status.FAIL, why="explained by gpu.driver", required=True)],
+    "a note of all": [samples.verdict(Status.PASS, note("a", "b"), node=None)],
     "does not apply": [samples.verdict(Status.SKIP, why="applies only to x", required=True)],
     "too noisy": [samples.verdict(Status.UNKNOWN, id="run.bandwidth", why="too noisy", required=True)],
     "a gap": [samples.verdict(Status.UNKNOWN, why="denied")]}  # fmt: skip

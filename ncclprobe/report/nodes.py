@@ -61,13 +61,13 @@ def _group_by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:
-        whole = verdict.node is None or verdict.id.startswith(OF_THE_RUN)
-        if verdict.id.startswith(OF_THE_RUN) and verdict.status is Status.UNKNOWN and verdict.required:
+        of_run = verdict.id.startswith(OF_THE_RUN)
+        if of_run and verdict.status is Status.UNKNOWN and verdict.required:
             of_all.add("unsure")
-        elif verdict.node and not whole:
+        elif verdict.node and not of_run:
             said[verdict.node][0].append(verdict)
         for finding in verdict.findings:
-            named = finding.nodes or (() if whole or verdict.node is None else (verdict.node,))
+            named = finding.nodes or (() if of_run or verdict.node is None else (verdict.node,))
             for name in named:
                 said[name][1].append(finding)
             if not named and weight(finding):  # which node it is about is not known: all are in doubt, none is bad
