@@ -21,7 +21,7 @@ from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.report import Report
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
@@ -108,9 +108,10 @@ def test_what_is_chosen_later_and_who_sent_no_capture_is_recorded(tmp_path: Path
     record = recorder(tmp_path / "r")
     assert record.facts()[facts.RunRequest].sizes == (1 << 20,)
     record.ask_for([8, 16])
+    record.add_copies((), facts.ExpectedCopies())
     traffic = OperationTraffic("all_reduce", 64, (NicBytes("h0", "eth0", "ethernet", 5, 7, 1.0, expected=True),))
     record.add_traffic([traffic])
-    assert record.facts()[facts.RunRequest].sizes == (8, 16)
+    assert (record.facts()[facts.RunRequest].sizes, type(record.facts()[facts.ExpectedCopies])) == ((8, 16), Absent)
     assert record.facts()[facts.NicTraffic] == facts.NicTraffic((traffic,))
     found = record.take_captures([("h1", dump({}, "h1"))])
     assert [(each.node, bool(each.facts)) for each in found] == [("h1", True), ("h0", True)]
