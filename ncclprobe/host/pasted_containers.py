@@ -137,7 +137,7 @@ def _compose_limits(found: Sequence[Pair]) -> dict[Question, str | HostError]:
     at = dict(own)
     memlock = next((at[path] for path in _MEMLOCK if path in at), "")
     shared = at.get(("ipc",)) or any("/dev/shm" in value for _, value in own)
-    size = at.get(("shm_size",), "")
+    size = at.get(("shm_size",))
     return _answers(None if shared or not own else _bytes(size) if size else _DEFAULT, memlock)
 
 
@@ -162,7 +162,7 @@ def _shm_of_pod(found: Sequence[Pair]) -> int | None:
         return _DEFAULT
     name = at.get((*mounts[0], "name"))
     volumes = [path[:-1] for path, value in found if path[-1] == "name" and value == name and "volumes" in path]
-    size = at.get((*volumes[0], "emptyDir", "sizeLimit"), "") if volumes else ""
+    size = at.get((*volumes[0], "emptyDir", "sizeLimit")) if volumes else None
     return _bytes(size) if size else None
 
 
