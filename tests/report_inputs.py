@@ -436,7 +436,7 @@ def _sayings_inputs() -> Rows:
     numbers = (None, 0.0, 1e-7, 0.0123, 0.9994, 9.999, 98.76, 999.6, 12345.6, 4.2e6)
     yield "numbers", [f"{legible.rate(each)} | {legible.micros(each)}".split() for each in numbers]
     coded = ("`a", "a`", "`a`", "a``b", "", "plain", "x" * 2000, "a\nb|c", "@all *b*", "1. a", "- a", "#1", "a_b <c>")
-    yield "rates", [rows.rate(each) for each in (1.8e-06, 2.0e-05, 0.001234, 0.1356, 1.2, 483.24, 9999.9)]
+    yield "rates", [rows.rate(each) for each in (1.8e-06, 9.9e-05, 1e-4, 0.1356, 1.2, 483.24, 999.94, 999.95)]
     cut = (("one two", 7), ("one two", 6), ("one two", 4), ('a "bcd"', 5), ("abcdef", 3))
     yield "cut", [whole_words(each, most).split() for each, most in cut]
     yield "Markdown", [f"{markdown.code(each)[:90]} | {markdown.text(each)[:90]}".split() for each in coded]

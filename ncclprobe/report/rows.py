@@ -32,7 +32,7 @@ def _percent(share: float) -> str:
 
 def rate(value: float) -> str:
     """Format a rate with four significant digits, never with an exponent: 0.000002, 0.001234, 1.234, 483.2."""
-    return f"{value:.6f}" if value < 1e-4 else f"{value:#.4g}" if value < 9999.5 else f"{value:.0f}"
+    return f"{value:.6f}" if value < 1e-4 else f"{value:#.4g}" if value < 999.95 else f"{value:.0f}"
 
 
 def _us(value: float) -> str:

@@ -56,7 +56,7 @@ def pair(src: int, dst: int, rate: float = 2.0, **changes: Any) -> PairRow:
         ({"precision": 0.0949}, "1234.50 9.5 0.8490"), ({"precision": 0.0951}, "1234.50 10 0.8490"),
         ({"time_us": TimeStats(9999.99)}, "in 9999.99 10"), ({"time_us": TimeStats(10000.0)}, "in 10000.0 10"),
         ({"time_us": TimeStats(999999.9)}, "in 999999.9 10"), ({"time_us": TimeStats(1e6)}, "in 1000000 10"),
-        ({"busbw_GBps": 9999.4}, "0.8490 9999. 2"), ({"busbw_GBps": 9999.5}, "0.8490 10000 2"),
+        ({"busbw_GBps": 999.94}, "0.8490 999.9 2"), ({"busbw_GBps": 999.95}, "0.8490 1000 2"),
         ({"busbw_GBps": 1.5}, "0.8490 1.500 2 fail"), ({"status": "pass", "wrong": 3}, "0.8490 2 pass, 3 wrong"),
     ])  # fmt: skip
 def test_a_cell_has_the_digits_that_it_needs_and_a_verdict_its_notes(changes: dict[str, Any], words: str) -> None:
