@@ -111,7 +111,7 @@ def test_what_is_chosen_later_and_who_sent_no_capture_is_recorded(tmp_path: Path
     record.add_copies((), facts.ExpectedCopies())
     traffic = OperationTraffic("all_reduce", 64, (NicBytes("h0", "eth0", "ethernet", 5, 7, 1.0, expected=True),))
     record.add_traffic([traffic])
-    assert (record.facts()[facts.RunRequest].sizes, type(record.facts()[facts.ExpectedCopies])) == ((8, 16), Absent)
+    assert (record.facts()[facts.RunRequest].sizes, type(record.facts()[facts.Copies])) == ((8, 16), Absent)
     assert record.facts()[facts.NicTraffic] == facts.NicTraffic((traffic,))
     found = record.take_captures([("h1", dump({}, "h1"))])
     assert [(each.node, bool(each.facts)) for each in found] == [("h1", True), ("h0", True)]
