@@ -112,7 +112,7 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
         ("hgx-h100", "NCCL_IB_HCA", "mlx5_0", FAIL), ("hgx-h100", "NCCL_NET_GDR_LEVEL", "LOC", WARN),
         ("hgx-h100", "NCCL_MAX_NCHANNELS", "32", NONE), ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
         ("l40s-8", "NCCL_SHM_DISABLE", "1", FAIL), ("hgx-h100", "NCCL_SHM_DISABLE", "1", NONE),
-        ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
+        ("aws-p4d", "FI_PROVIDER", "tcp", FAIL), ("rtx4090-2", "NCCL_SHM_DISABLE", "1", FAIL),
     ],
 )  # fmt: skip
 def test_a_setting_costs_what_it_takes_here(capture: str, name: str, value: str, severity: Severity | None) -> None:

@@ -93,7 +93,7 @@ def test_gpus_reach_each_other_only_if_nvml_says_so_of_every_pair() -> None:
 
 def test_a_short_name_is_a_board_of_eight_and_a_types_own_number_names_its_gpu() -> None:
     eight = {"h100": "NVIDIA H100 80GB HBM3", "a100": "NVIDIA A100-SXM4-80GB", "v100": "Tesla V100-SXM2-32GB",
-             "H200": "NVIDIA H200", "rtx 4090": "NVIDIA GeForce RTX 4090", "zzz": "", "": ""}  # fmt: skip
+             "H200": "NVIDIA H200", "ada": "NVIDIA RTX 6000 Ada Generation", "zzz": "", "": ""}  # fmt: skip
     assert {gpu: product_named(NamedMachine("", gpu), 8) for gpu in eight} == eight
     four = eight | dict.fromkeys(("h100", "a100", "v100"), "")
     assert {gpu: product_named(NamedMachine("", gpu), 4) for gpu in four} == four
