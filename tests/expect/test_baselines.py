@@ -18,7 +18,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
 from tests.each_row import each_row
 
-MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
+MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9", "os": "a"})
 
 
 def row(busbw: float, **changes: Any) -> Measurement:
@@ -34,8 +34,8 @@ def site(*runs: Run) -> Site:
 
 
 def test_runs_of_two_machines_are_refused_and_ways_of_measuring_kept_apart() -> None:
-    other = replace(MACHINE, machine={"gpu": "8 x NVIDIA A100"})
-    with pytest.raises(UsageError, match=r"b\.json: not of the same machine.*gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100"):
+    other = Fingerprint({"gpu": "8 x NVIDIA A100"}, "d", {"nccl": "2.27.3", "os": "b"})
+    with pytest.raises(UsageError, match=r"b\.json: not .*: gpu: 8 x NVIDIA H100 -> 8 x .* A100; .*; nccl.*27\.3$"):
         keep([run(row(100)), run(row(100), name="b.json", fingerprint=other)])
     assert len(keep([run(row(100), row(50, mode="blocking"), row(100, ranks=4))]).rows) == 3
 
