@@ -137,7 +137,7 @@ def _walks_inputs() -> Rows:
     own = MeshListener("nccl0", "eth0", "10.0.0.1", 4000)
     for address in _ADDRESSES:
         found: list[object] = []
-        for ask in (mesh.check_other, walk._family, lambda each: walk.add_scope(each, own)):
+        for ask in (mesh.check_other, walk.family_of, lambda each: walk.add_scope(each, own)):
             try:
                 found.append(ask(address))
             except ValueError as refused:

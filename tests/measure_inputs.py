@@ -64,7 +64,7 @@ def _nics_inputs() -> Rows:
             with instead(rank_nics.socket, gethostname="localhost"):
                 found = rank_nics.interface(host, {"GLOO_SOCKET_IFNAME": ifname})
             info = rank_nics.interface_info(found, "n7")
-            yield f"gloo on {name} by {ifname!r}", found and found.name, found and rank_nics._address(found), info
+            yield f"gloo on {name} by {ifname!r}", found and found.name, found and rank_nics.address_of(found), info
     for hcas, sockets, near, facts in product(_HCAS, (None, (), ("e0", "e1")), (None, ("g",)), (_SEEN, _BARE)):
         ports, own, gpus = (
             SimpleNamespace(chosen=names and [SimpleNamespace(port=n, name=n, gpu="GPU1", nics=("m0",)) for n in names])
@@ -79,7 +79,7 @@ def _nics_inputs() -> Rows:
         with instead(rank_nics, interface=own), mock.patch.dict("os.environ", {"GLOO_SOCKET_IFNAME": ifname}):
             told = [rank_nics.rank_info(to, NOWHERE, "g0", look) for to in ("gloo", "nccl") for look in looks]  # type: ignore[arg-type]
             names = nic_traffic.gloo_interfaces(NOWHERE)
-        yield f"own {bool(own)}, {ifname}", told, names, [rank_nics._address(each) for each in cards]
+        yield f"own {bool(own)}, {ifname}", told, names, [rank_nics.address_of(each) for each in cards]
     few = rank_nics.nics(("a", "a"), [{"gpu": "g0"}, {"gpu": "g3", "own": ""}])
     yield "ranks", *rank_nics.nics(("a", "a", "b", "a", "b", "c"), _CARDS), *few
     over = [nic_traffic.socket_names(names, hosts) for names in _INTERFACES for hosts in (("a", "a"), ("a", "b"))]

@@ -92,7 +92,7 @@ def _rows_inputs() -> Rows:
         told = RankResult.unpack(json.loads(json.dumps(results[-1].pack())))
         yield f"{op}, {name}", row, told == results[-1]
     for ranks, batches in ((100, 10), (100, 11), (2, 3)):
-        found = sweep._samples([1e-3] * batches, [[1e-3] * batches] * ranks)
+        found = sweep.samples_of([1e-3] * batches, [[1e-3] * batches] * ranks)
         yield f"{batches} of {ranks}", [len(each) for each in (found.by_rank, found.by_batch, found.each)]
 
 

@@ -107,7 +107,9 @@ def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Pl
     searched = loader.folders()
     folders = dict.fromkeys([*searched, *_FOLDERS, *_folders_in_variables(variables)])
     held = {folder: _names(host, folder) for folder in folders}
-    found = [_plugin(f"{folder}/{name}", folder in searched) for folder, names in held.items() for name in names or ()]
+    found = [
+        plugin_at(f"{folder}/{name}", folder in searched) for folder, names in held.items() for name in names or ()
+    ]
     opened = tuple(add_constants(host, each) if is_opened(each, variables) else each for each in found)
     return Plugins(opened, shown=any(names is not None for names in held.values()))
 
@@ -165,7 +167,8 @@ def _names(host: Host, folder: str) -> list[str] | None:
         return []
 
 
-def _plugin(path: str, reachable: bool) -> Plugin:
+def plugin_at(path: str, reachable: bool) -> Plugin:
+    """Return the plugin that the name of a library tells."""
     words = re.split(r"[-_.]", PurePosixPath(path).name)
     kind = next((word for word in words if word in _KINDS), "")
     flavour = next((name for mark, name in _FLAVOURS.items() if re.search(rf"[-_./]{mark}[-_./]", path)), "")

@@ -40,7 +40,7 @@ class Extent(Struct, frozen=True):
 
 def rate(path: str) -> dict[str, Any]:
     """Read the files below `path` in order for about a second, and return the best turn."""
-    sized = _find_files(path)
+    sized = find_files(path)
     total = sum(size for _, size in sized)
     if total < _BLOCK:
         return {"why": f"the files there contain only {total} bytes: too few to measure reads"}
@@ -49,7 +49,7 @@ def rate(path: str) -> dict[str, Any]:
     return max(turns, key=lambda turn: turn["nbytes"] / turn["seconds"])
 
 
-def _find_files(path: str) -> list[tuple[str, int]]:
+def find_files(path: str) -> list[tuple[str, int]]:
     """Find files below `path`, by name, without links; nodes with the same files find the same."""
     names = [path] if Path(path).is_file() else list(_walk(path))
     sized = [(name, os.stat(name).st_size) for name in names if os.access(name, os.R_OK)]  # noqa: PTH116
@@ -61,7 +61,7 @@ def _walk(path: str) -> Iterator[str]:
     while folders and left > 0 and found < _FILES:
         folder, depth = folders.pop(0)
         try:
-            names, inner = _list_folder(folder, left)
+            names, inner = list_folder(folder, left)
         except PermissionError:
             continue
         left -= len(names) + len(inner) + 1
@@ -71,7 +71,7 @@ def _walk(path: str) -> Iterator[str]:
             yield name
 
 
-def _list_folder(folder: str, most: int) -> tuple[list[str], list[str]]:
+def list_folder(folder: str, most: int) -> tuple[list[str], list[str]]:
     """Return files and folders in `folder`, sorted; the listing includes the kinds, without another request."""
     files, folders = [], []
     with os.scandir(folder) as entries:

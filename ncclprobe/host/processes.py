@@ -74,11 +74,12 @@ def serve() -> None:
         for request in requests(stream, bounds.PLAN_BYTES):
             asked = json.loads(request)
             recordable |= {*asked["recordable"]}
-            answers.write(framed(json.dumps(_answer(asked, recordable)).encode()))
+            answers.write(framed(json.dumps(answer_of(asked, recordable)).encode()))
             answers.flush()
 
 
-def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any]:
+def answer_of(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any]:
+    """Return what a request asks for as `said`, or why it has no answer."""
     try:
         if asked["do"] == "ranks":
             return {"said": ranks_here(int(asked["of"][0]), asked["of"][1:], recordable)}

@@ -47,7 +47,7 @@ def connections(pids: Collection[str]) -> str:
     if not owners:
         raise Missing("no rank whose sockets can be read")
     found = [
-        {"pid": int(owners[inode]), "inode": inode, **_connection(family, message)}
+        {"pid": int(owners[inode]), "inode": inode, **connection_of(family, message)}
         for family, inode, message in sockets(_STATES)
         if inode in owners
     ]
@@ -67,7 +67,7 @@ def at_port(port: int, pids: Collection[str]) -> str:
         owners = dict.fromkeys(sockets_of(pid, bounds.JOB_FILES), pid) | owners
     found = []
     for family, inode, message in sockets(_AT_PORT, port):
-        each = {"pid": int(owners.get(inode, 0)), "inode": inode, **_connection(family, message)}
+        each = {"pid": int(owners.get(inode, 0)), "inode": inode, **connection_of(family, message)}
         state = _AT_PORT[message[1]]
         stranger = _stranger(inode, pids) if state == "listening" and inode not in owners else ""
         found.append({**each, "state": state, "unacknowledged_bytes": 0, "unread_bytes": 0, "stranger": stranger})
@@ -78,7 +78,7 @@ def _stranger(inode: int, pids: Collection[str]) -> str:
     """Return the process that has a socket, ``4711 (python3)``; empty: unknown, or an ancestor of one of `pids`."""
     above = set(pids)
     for pid in pids:
-        while (pid := _parent(pid)) not in ("", "0", "1"):
+        while (pid := parent_of(pid)) not in ("", "0", "1"):
             above.add(pid)
     if any(inode in sockets_of(pid) for pid in above):
         return ""
@@ -87,7 +87,8 @@ def _stranger(inode: int, pids: Collection[str]) -> str:
     return f"{owner} ({_text(owner, 'comm').strip()})" if owner else ""
 
 
-def _parent(pid: str) -> str:
+def parent_of(pid: str) -> str:
+    """Return the pid of the parent of a process; empty if it has ended."""
     return "".join(_text(pid, "stat").rpartition(")")[2].split()[1:2])
 
 
@@ -119,11 +120,12 @@ def sockets(
     The kernel filters them. Reading /proc/net/tcp would walk its table of all connections, milliseconds each time.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
-        for message in _dumped(family, sum(1 << state for state in states), port, peer_port):
+        for message in dumped(family, sum(1 << state for state in states), port, peer_port):
             yield family, struct.unpack_from("=I", message, 68)[0], message
 
 
-def _dumped(family: int, states: int, port: int, peer_port: int) -> Iterator[memoryview]:
+def dumped(family: int, states: int, port: int, peer_port: int) -> Iterator[memoryview]:
+    """Yield the kernel's messages about sockets of these states and ports; port 0 is any."""
     request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), states)
     request += struct.pack("!2H44x", port, peer_port)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as asked:
@@ -151,7 +153,8 @@ def ends(family: int, message: memoryview) -> tuple[str, str]:
     return local, peer
 
 
-def _connection(family: int, message: memoryview) -> dict[str, Any]:
+def connection_of(family: int, message: memoryview) -> dict[str, Any]:
+    """Return what the kernel's message says of a connection: its ends, state, queues (bytes) and times."""
     state = message[1]
     unread, unacknowledged = struct.unpack_from("=2I", message, 56)
     local, peer = ends(family, message)

@@ -235,7 +235,7 @@ def reduce_ranks(
         precision_asked=plan.precision,
         launch_bound=plan.timing != "blocking" and issue_us >= stats.LAUNCH_BOUND * time_us.typical,
         device_us=_mean_us([row.device_s for row in rows.values()]),
-        samples=_samples(samples, [row.seconds for row in rows.values()]),
+        samples=samples_of(samples, [row.seconds for row in rows.values()]),
         skew=skew({rank: row.arrivals for rank, row in rows.items()}),
     )
 
@@ -246,7 +246,8 @@ def _mean_us(seconds: Sequence[float | None]) -> float | None:
     return fmean(known) * 1e6 if known and len(known) == len(seconds) else None
 
 
-def _samples(means: Sequence[float], ranks: Sequence[Sequence[float]]) -> Samples:
+def samples_of(means: Sequence[float], ranks: Sequence[Sequence[float]]) -> Samples:
+    """Return the samples of a size, in microseconds: `means` of each batch, `ranks` of each rank's batches (s)."""
     few = len(means) * len(ranks) <= _MOST_SAMPLES
     return Samples(
         by_rank=tuple(microseconds(fmean(each)) for each in ranks),

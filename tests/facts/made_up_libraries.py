@@ -93,7 +93,7 @@ ROWS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         "aws-ofi-nccl 1.9.2-aws", "NET/GPUDirectTCPX ver. 3.1.8.", "Initializing gIB v1.0.5"], ["x", "aws-ofi-nccl git",
         "aws-ofi-nccl 1.7"], {"a": 1}, GONE))]),
     "the plugin that is opened": (lambda path, reachable, variables: plugins.is_opened(
-        plugins._plugin(path, reachable), variables), [*((f"/p/{name}", reachable, {variable: value}) for name in (
+        plugins.plugin_at(path, reachable), variables), [*((f"/p/{name}", reachable, {variable: value}) for name in (
         "libnccl-net.so", "libnccl-net-ofi.so", "libnccl-tuner-ofi.so", "libx.so") for reachable in (True, False)
         for variable, value in (("NCCL_NET_PLUGIN", "ofi"), ("NCCL_NET_PLUGIN", "x,ofi"), ("NCCL_TUNER_PLUGIN", "ofi"),
         ("NCCL_ENV_PLUGIN", "/p/libx.so"), ("NCCL_PROFILER_PLUGIN", "libx.so"), ("NCCL_NET_PLUGIN", None)))]),

@@ -108,7 +108,7 @@ def _connection(state: int, *attributes: tuple[int, bytes]) -> object:
     message += bytes(28) + struct.pack("=2I", 3, 5) + bytes(8)
     for kind, data in attributes:
         message += (struct.pack("=HH", 4 + len(data), kind) + data).ljust((len(data) + 7) & ~3, b"\0")
-    return tcp_sockets._connection(socket.AF_INET, memoryview(message))
+    return tcp_sockets.connection_of(socket.AF_INET, memoryview(message))
 
 
 _TORCH, _SPAWN = "/p/torch/distributed", "/p/torch/multiprocessing/spawn"
@@ -181,7 +181,7 @@ def _of_port(most: int, *pids: str) -> object:
     messages = [(socket.AF_INET, inode, memoryview(bytes((2, state)) + bytes(70))) for state, inode in told]
     with mock.patch.multiple(
         tcp_sockets, sockets_of=lambda pid, most=None: open_files.get(pid, []), same_network=lambda process: None,
-        sockets=lambda *given: messages, _parent=lambda pid: {"7": "5", "5": "0"}.get(pid, ""),
+        sockets=lambda *given: messages, parent_of=lambda pid: {"7": "5", "5": "0"}.get(pid, ""),
         _text=lambda pid, name: f"name-{pid}\n", os=SimpleNamespace(listdir=lambda path: ["self", "7", "9", "8"]),
     ), mock.patch.object(tcp_sockets.bounds, "JOB_CONNECTIONS", most):  # fmt: skip
         rows = [*json.loads(tcp_sockets.at_port(29500, pids)), *json.loads(tcp_sockets.connections(pids))]
@@ -303,8 +303,8 @@ def _kinds(codes: Iterable[int]) -> object:
 
 
 def _below(path: str) -> object:
-    listed = [[each.removeprefix(path) for each in kind] for kind in path_rate._list_folder(path, 999)]
-    return [(name.removeprefix(path), size) for name, size in path_rate._find_files(path)], listed
+    listed = [[each.removeprefix(path) for each in kind] for kind in path_rate.list_folder(path, 999)]
+    return [(name.removeprefix(path), size) for name, size in path_rate.find_files(path)], listed
 
 
 def _told_of_sockets(*answers: bytes) -> object:
@@ -313,7 +313,7 @@ def _told_of_sockets(*answers: bytes) -> object:
     asked.__enter__.return_value.recv.side_effect = answers
     with mock.patch.object(tcp_sockets.socket, "socket", return_value=asked):
         try:
-            found: object = [bytes(each) for each in tcp_sockets._dumped(10, 6, 29500, 7)]
+            found: object = [bytes(each) for each in tcp_sockets.dumped(10, 6, 29500, 7)]
         except OSError as error:
             found = repr(error), error.filename
     return found, asked.__enter__.return_value.sendall.call_args[0]
@@ -442,13 +442,13 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "answers of the child of NVML": (lambda said: _refused(nvml_child.decode_answer, said), [
             b'{"said": 1}', b'{"refused": "Missing"}', b"[1]", b"{}", b'{"refused": "Odd"}', b'{"refused": []}', b"x",
             b"[" * 99_999, b'["said"]']),
-        "answers of the child of processes": (lambda asked: processes._answer(asked, ()), [
+        "answers of the child of processes": (lambda asked: processes.answer_of(asked, ()), [
             {"do": "process", "of": ["x", "1"]}, {"do": "process", "of": ["999999999", "1", "2"]},
             {"do": "ranks", "of": []}, {"do": "ranks", "of": ["x", "y"]}]),
         "what a child of processes says": (_said_by_child, [
             ('{"said": {"a": [1]}}',), ('{"refused": "Denied", "why": "x"}',), ("", True), ("", False)]),
         "errors in the child of processes": (lambda error: _with("processes.state_of_process",
-            mock.Mock(side_effect=error), processes._answer, {"do": "process", "of": ["7", "1"]}, ()), [
+            mock.Mock(side_effect=error), processes.answer_of, {"do": "process", "of": ["7", "1"]}, ()), [
             OSError(5, "x"), Missing("x"), ValueError("x"), KeyError("x")]),
         "refusals of NVML": (lambda error: nvml_server.Library()._attempt(mock.Mock(side_effect=error), "f: "), [
             ImportError("x"), AttributeError("x"), TypeError("x"), ctypes.ArgumentError("x"), ValueError("x")]),
@@ -456,7 +456,7 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             (0, "RANK"), (0,), (0, "X", "WORLD"), (5, "X"), (6, "X"), (20, "X"), (-1, "X"), (99, "X")]),
         "variables of a running process": (lambda said: _with("processes.bytes_of",
             lambda path: path[-9:].encode() + said, processes.environment, 77), [b"=1\0A=b=c\0D=\0odd\0\xff=1", b""]),
-        "parents of processes": (lambda stat: _with("tcp_sockets._text", lambda *_: stat, tcp_sockets._parent, "7"), [
+        "parents of processes": (lambda stat: _with("tcp_sockets._text", lambda *_: stat, tcp_sockets.parent_of, "7"), [
             ("7 (a) b) S 5 0",), ("7 (a) S",), ("",)]),
         "namespaces": (_of(lambda path: _refused(tcp_sockets.same_network, Path(path))), [{"ns/net": "->net:[1]"}]),
         "mounts over the kernel's files": (_hidden, [*((f"{folder}/x",) for folder in ("/proc/net", "/proc/sys",

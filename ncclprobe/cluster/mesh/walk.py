@@ -85,7 +85,7 @@ async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
     if time.monotonic() >= caller.deadline:
         return path
     path = replace(path, tries=1, detail="")
-    if _family(local.address) != _family(call.address):
+    if family_of(local.address) != family_of(call.address):
         return replace(path, outcome="unreachable", detail=f"from {local.address}: IPv4 and IPv6 cannot connect")
     limit = caller.limit(TRY_S)
     try:
@@ -131,7 +131,7 @@ async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> 
     """
     if _refused_here(call, local, path.path_mtu or _LARGE_PACKET):
         return replace(path, refused=True)
-    if await _passes(caller, call, local, wire.segments_of(_SMALL_PACKET - _HEADERS[_family(call.address)])):
+    if await _passes(caller, call, local, wire.segments_of(_SMALL_PACKET - _HEADERS[family_of(call.address)])):
         return replace(path, passes=_SMALL_PACKET)
     return replace(path, outcome="ok")
 
@@ -157,7 +157,7 @@ def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
     A firewall in the output hook reports it to the sender of a datagram (EPERM), and not to TCP, because it sees those
     packets before the card segments them. No process listens at the destination.
     """
-    family = _family(call.address)
+    family = family_of(call.address)
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
     with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
@@ -224,7 +224,8 @@ async def _receive_large(connection: Wire, limit: float) -> None:
     await connection.discard(CHUNK_BYTES, limit)
 
 
-def _family(address: str) -> int:
+def family_of(address: str) -> int:
+    """Return 4 or 6, by the address; a scope after "%" does not count."""
     return ipaddress.ip_address(address.partition("%")[0]).version
 
 

@@ -83,7 +83,7 @@ async def _streams(
     token = hashlib.sha256(str(decision["token"]).encode()).digest()
     interfaces_out = (
         [MeshInterface(_ROLE, own.name, address)]
-        if own and (address := _address(own)) and identity.local_rank == 0
+        if own and (address := address_of(own)) and identity.local_rank == 0
         else []
     )
     listeners = reserve_listeners(interfaces_out, identity.rank, name)
@@ -105,7 +105,7 @@ async def _streams(
         listeners.close()
 
 
-def _address(own: Interface) -> str | None:
+def address_of(own: Interface) -> str | None:
     """Return the address for reaching it, IPv4 first."""
     ordered: Sequence[str] = sorted(
         (each.address for each in own.addresses), key=lambda text: ipaddress.ip_address(text.partition("%")[0]).version
