@@ -154,7 +154,7 @@ def _look_at(host: Host, path: str, mounts: tuple[Mount, ...] | Absent) -> DataP
 def _parse_answer(text: str, kind: type[T]) -> T:
     try:
         return msgspec.convert(json.loads(text), kind)
-    except ValueError as error:  # as msgspec's are
+    except (ValueError, msgspec.ValidationError) as error:  # a ValueError from msgspec 0.21 on
         raise ParseError(f"{kind.__name__}: {error}") from None
 
 

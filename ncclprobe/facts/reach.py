@@ -27,7 +27,7 @@ def sample(host: Host, name: str, kind: type[T]) -> T:
     try:
         reported: Any = json.loads(text)
         return msgspec.convert(reported, kind, str_keys=True)
-    except ValueError as error:  # as msgspec's are
+    except (ValueError, msgspec.ValidationError) as error:  # a ValueError from msgspec 0.21 on
         raise ParseError(f"sample {name}: {error}") from None
 
 

@@ -103,7 +103,7 @@ def _explain_errors(path: Path, patience_s: float) -> Iterator[None]:
         elif "malformed" in said:
             why = f"is damaged ({said}); copy it, and `sqlite3 COPY .recover | sqlite3 NEW` saves what can be read"
         raise UsageError(f"{path}: {why}") from None
-    except (ValueError, OverflowError, RecursionError) as error:  # as msgspec's are
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{path}: is damaged: {str(error)[:200]}") from None
 
 

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import zoo
 from hypothesis import given
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 from ncclprobe import api
 from ncclprobe.engine.collect import recordable
 from ncclprobe.engine.inventory import areas
-from ncclprobe.facts import environment, nvidia_smi, nvml, placement
+from ncclprobe.facts import data_paths, environment, nvidia_smi, nvml, placement, reach
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.names import comm_id_host
 from ncclprobe.facts.placement import CLOUD_INIT, LABELS, LEVEL_OF_LABEL, Placement
+from ncclprobe.facts.run import samples
 from ncclprobe.host import user_limits
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import HostError, Missing, ParseError
@@ -57,6 +59,27 @@ def test_no_text_in_place_of_a_value_hides_the_gpus_of_nvidia_smi(said: str, nam
 def test_every_fact_of_a_run_has_a_row() -> None:
     produced = {each.produces.__name__ for each in discover("ncclprobe.facts", Collector, {"run"})}
     assert {name for samples in CASES if samples for name, _ in facts(*samples)} | {"Ending"} == produced
+
+
+def test_what_msgspec_refuses_is_a_refusal_before_0_21_as_well_where_it_is_no_value_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OlderError(Exception):
+        pass
+
+    def convert(value: dict[str, list[str]], kind: type, **_: bool) -> data_paths.AskedPaths:
+        if kind is not data_paths.AskedPaths:
+            raise OlderError("no")
+        return data_paths.AskedPaths(tuple(value["paths"]))
+
+    monkeypatch.setattr(msgspec, "ValidationError", OlderError)
+    monkeypatch.setattr(msgspec, "convert", convert)
+    own = {("sample", "reach"): {}, ("sample", "asked"): [{}], ("sample", "asked_paths"): {"paths": ["/a"]},
+           ("data", "stat", "/a"): {}}  # fmt: skip
+    (path,) = learn(data_paths.data_paths, own).rows
+    said = [each.why for each in (learn(reach.reach, own), learn(samples.asked, own), path.look)]
+    unread = "not understood (please report it): ParseError: sample"
+    assert said == [f"{unread} reach: no", f"{unread} asked: no", "Look: no"]
 
 
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:

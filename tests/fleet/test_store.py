@@ -329,6 +329,22 @@ def test_a_store_that_was_changed_is_refused(tmp_path: Path, statement: str, why
     refused(tmp_path / "fleet.db", why)
 
 
+def test_what_msgspec_refuses_is_damage_before_0_21_as_well_where_it_is_no_value_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OlderError(Exception):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise OlderError("no")
+
+    filled(tmp_path / "fleet.db", day_of("n1", 0))
+    monkeypatch.setattr(msgspec, "MsgspecError", OlderError)
+    monkeypatch.setattr(msgspec, "convert", refuse)
+    with pytest.raises(UsageError, match="is damaged: no"), store.opened(tmp_path / "fleet.db", DEADLINE_S) as fleet:
+        fleet.history("n1", 3)
+
+
 @each_row("at", range(0, 100, 4))
 def test_a_damaged_file_is_one_line_or_still_read(tmp_path: Path, at: int) -> None:
     path = tmp_path / "fleet.db"

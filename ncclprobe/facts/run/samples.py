@@ -47,7 +47,7 @@ def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]
     try:
         values: Any = json.loads(text)
         return msgspec.convert(values, tuple[kind, ...], str_keys=True)  # type: ignore[valid-type]
-    except ValueError as error:  # as msgspec's are
+    except (ValueError, msgspec.ValidationError) as error:  # a ValueError from msgspec 0.21 on
         raise ParseError(f"sample {name}: {error}") from None
 
 
