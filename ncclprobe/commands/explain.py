@@ -26,9 +26,8 @@ _PART = r"[a-z0-9-]+\.[a-z0-9-]+/[a-z0-9-]+"
 def main(argv: Sequence[str]) -> int:
     """Explain files, or print what is known of an id. Raises UsageError for anything else."""
     options = _parser().parse_args(argv)
-    if len(options.what) == 1 and not _is_file(
-        name := options.what[0].removeprefix(f"{DOCS}/checks/").rpartition("#")[2].strip("/")
-    ):
+    name = options.what[0].removeprefix(f"{DOCS}/checks/").rpartition("#")[2].strip("/")
+    if len(options.what) == 1 and not _is_file(options.what[0], name):
         from ncclprobe.engine.diagnose import accepted_by
         from ncclprobe.engine.explain_pages import entry
 
@@ -62,11 +61,12 @@ def main(argv: Sequence[str]) -> int:
     return delivery.deliver(report, arguments.output(options))
 
 
-def _is_file(text: str) -> bool:
+def _is_file(given: str, name: str) -> bool:
+    """Return whether what was `given` is a file; otherwise it is the `name` of something known."""
     try:
-        if text == "-" or "*" in text or Path(text).exists():
+        if given == "-" or given.startswith("/") or "*" in given or Path(given).exists():
             return True
-        return ("/" in text and not re.fullmatch(_PART, text)) or bool(_SUFFIX.search(text))
+        return ("/" in name and not re.fullmatch(_PART, name)) or bool(_SUFFIX.search(name))
     except (OSError, ValueError):
         return True
 
