@@ -149,11 +149,7 @@ def meaning(entry: Setting | None, parameter: Parameter | None, version: Version
         if text:
             return str(read_int(text, 0).value)
         return UNSET if default is None else str(default)
-    return (text.lower() if parameter.any_case or parameter.name in _ANY_CASE else text) or UNSET
-
-
-_ANY_CASE = ("NCCL_ALGO", "NCCL_PROTO")
-"""Lists whose words NCCL compares without their case (parseList in src/graph/tuning.cc, v2.30.7)."""
+    return (text.lower() if parameter.any_case else text) or UNSET
 
 
 def _written(entry: Setting | None) -> str:
