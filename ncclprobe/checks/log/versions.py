@@ -11,6 +11,7 @@ from ncclprobe.logs.outcome import ABORTED, aborted
 from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped
+from ncclprobe.nccl.parameters import table
 
 _SET = " set by environment to "
 _EQUAL = frozenset({
@@ -64,7 +65,7 @@ HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\
     ],
     good=lambda: [
         f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{HUNG}"
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to ll\n{HUNG}"
     ],
 )
 def settings_differ(log: JobLog) -> Iterator[Finding]:
@@ -81,8 +82,10 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
     for event in log.having(_DIAGNOSED) if wrong else ():
         yield said(log, event, "NCCL's diagnostics report settings that differ between ranks", **JOB)
     for name, values in _settings(log).items():
-        by_value = grouped(values.values()) if wrong or name in _SPOILING else {}
-        for value, (event, *_) in by_value.items() if len(by_value) > 1 else ():
+        any_case = table()[name].any_case
+        each_value = ((value.lower() if any_case else value, (value, event)) for value, event in values.values())
+        by_value = grouped(each_value) if wrong or name in _SPOILING else {}
+        for (value, event), *_ in by_value.values() if len(by_value) > 1 else ():
             if value != "not set":
                 message = f"{name} is {value} on this rank but different on others"
                 yield said(log, event, message, subject=name, **JOB)
