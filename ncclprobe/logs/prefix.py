@@ -284,8 +284,10 @@ _LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", 
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE")
 _COUNTED = ("PROCESS", "RANK", "WORKER", "TASK", "NODE", "GPU", "DEVICE", "STEP", "EPOCH", "ITERATION", "TRAIN", "TEST")
-_NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC", "KERNEL", "NVRM", "NFS", "DMAR"}
-"""Words before a colon that are not hosts: a level, a launcher, the kernel and parts of it, what is counted."""
+_NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC", "KERNEL"}
+"""Words before a colon that are not hosts: a level, a launcher, the kernel, what is counted."""
+_OF_KERNEL = ("NVRM", "NFS", "DMAR")
+"""Parts of the kernel, as it writes them before a colon; a host may well be called nfs."""
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _AS_LEVELS = {**_AS_LEVEL, **_LETTERS}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
@@ -320,7 +322,7 @@ def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
     named = [(match["host"], line) for line in lines if (match := form.match(line))]
     found = [name for name, _ in named]
     few = len(set(found)) <= max(1, len(found) // 3) and not all("%|" in line for _, line in named)
-    return len(found) if few and not any(name.upper() in _NO_HOSTS for name in {*found}) else 0
+    return len(found) if few and not any(name.upper() in _NO_HOSTS or name in _OF_KERNEL for name in {*found}) else 0
 
 
 def cleaned(raw: bytes, habit: Habit = Habit(), number: int = 0) -> Iterator[LogEvent]:  # noqa: B008 - frozen

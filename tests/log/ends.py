@@ -195,6 +195,7 @@ slurmstepd: error: *** STEP 99.0 ON n6 CANCELLED AT x ***
 10.0.0.1: Traceback (most recent call last):
 10.0.0.1:   File "x.py", line 3, in f
 10.0.0.1: AssertionError: batch is not micro * world_size1028 != 32 * 1 * 32
+nfs: step 1
 pdsh@h: 10.0.0.1: ssh exited with exit code 1
 %% the reason beneath a validation error
 {TRACE}
