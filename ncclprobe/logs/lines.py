@@ -157,7 +157,11 @@ _HEARSAY = _any(
     "exception (?:was|ignored|in)", "operations have failed", "entire process down", "(?:could|can) happen because",
     "(?:may|might) be (?:due to|caused by)",
 )  # fmt: skip
-_GUESS = _any("can (?:lead|cause)", "might", "may", r"could(?! not)", r"possibl[ey]", "probably", "likely", "perhaps")
+_COULD_NOT = r" not| no | only| be (?!caused|related|triggered)(?:[a-z]{1,16}ed|found|read|sent|set|built|run)\b"
+"""What follows "could" if that is no guess: none could be loaded, only two could be found."""
+_GUESS = _any(
+    "can (?:lead|cause)", "might", "may", rf"could(?!{_COULD_NOT})", r"possibl[ey]", "probably", "likely", "perhaps"
+)
 _NAMED = re.compile(
     r"\b(?:rank|node|host|GPU|gpu|task|device|port|pid) ?[#=:]? ?\d|[\w)]/[\w.-]|'[^'\s]{2,80}'|\"[^\"\s]{2,80}\""
     r"|\b\w{1,16}_\d{1,4}\b|\d{1,3}\.\d{1,3}\.\d{1,3}\.\d|\w<\d|\w=\w"

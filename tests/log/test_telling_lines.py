@@ -190,7 +190,8 @@ LESS = {
         "won't affect", "deprecated", "UserWarning", "continuing", "still trying", "set by environment", "closing",
         "setting NCCL_ALGO environment", "will use", "default to", "defaulting to", "may not be optimal", "optional"),
     "guess": (
-        "can lead", "can cause", "might", "may", "could be", "possible", "possibly", "probably", "likely", "perhaps"),
+        "can lead", "can cause", "might", "may", "could be", "could be caused", "possible", "possibly", "probably",
+        "likely", "perhaps"),
     "exit code": (
         "exit code", "exited with exit code", "exits with status", "exitcode", "return code", "non-zero status"),
     "hearsay": (
@@ -208,7 +209,8 @@ MORE = (
     "crashes", "timed out", "timeout", "time-out", "exception", "died", "dead", "terminated", "unexpected",
     "unexpectedly", "stuck", "hang", "fault", "broken", "skipping", "unhandled", "skipped", "disabled", "could not go",
     "couldn't go", "can't go", "cannot go", "can not go", "unable to go", "deadline exceeded", "deadline_exceeded",
-    "signal 9", "signals 11", "SIGBUS", "SIGABRT", "core dumped", "x -> 3", *REASONS)  # fmt: skip
+    "failed: none could be loaded", "failed, 3 could be read", "failed: could only go", "signal 9", "signals 11",
+    "SIGBUS", "SIGABRT", "core dumped", "x -> 3", *REASONS)  # fmt: skip
 
 
 def test_words_of_a_reason_are_found_and_those_of_others_are_told_apart() -> None:
