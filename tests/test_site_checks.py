@@ -182,6 +182,7 @@ BROKEN = {
     "its file leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
     "its file does not end": ("import time\ntime.sleep(60)", "its import did not finish within 0.2 s"),
     "its file holds no check": ("x = 1", "it contains no check"),
+    "its file holds ours": ("from ncclprobe.checks.pci.links import gpu_width", "it contains no check"),
 }  # fmt: skip
 
 

@@ -253,7 +253,8 @@ CASES: Cases = {
         ("NOTE job: NCCL_RAS_ENABLE", setting("NCCL_RAS_ENABLE", "0")), (setting("NCCL_RAS_ENABLE", "1"),),
         ("WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10")),
         ("WARN job: NCCL_ASYNC_ERROR_HANDLING", setting("NCCL_ASYNC_ERROR_HANDLING", "0")),
-        (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),), (PLAIN,),
+        ("NOTE job: TORCH_NCCL_TRACE_BUFFER_SIZE", setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")), (PLAIN,),
+        ("NOTE job: TORCH_FR_BUFFER_SIZE", setting("TORCH_FR_BUFFER_SIZE", "0")),
     ],
     "env.start/nccl": [
         _nccl("FAIL image: libnccl.so.2", Software({}, torch=Torch("/venv/torch", "13.0"))), _nccl(Job(local=True)),

@@ -128,6 +128,7 @@ CASES: Cases = {
         ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL), ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
         ("WARN node: GPU1", HALF_SLOT, Pci(), METAL), ("FAIL node: 0000:40:00.0", *_below_switches(8, 16, 16), METAL),
         ("FAIL node: GPU1", *node(gpu_at(1), gpu_at(2, 8), gpu_at(3)), METAL), (*node(gpu_at(1, 8)), GUEST),
+        ("FAIL node: GPU0, GPU1", *node(gpu_at(1, 4), gpu_at(2, 8), gpu_at(3)), GUEST),
         ("FAIL node: GPU0, GPU1", *node(gpu_at(1, 8), gpu_at(2, 8)), METAL), (*node(gpu_at(1, 8), gpu_at(2, 8)), GUEST),
         ("NOTE unknown: 0000:40:00.0, 0000:41:00.0, 0000:42:00.0", *_below_switches(8, 8, 8), METAL),
         (*_below_switches(8, 8, 16, 16), METAL), (*_below_switches(8, 16, 16), GUEST), (EQUAL[0], Pci(), GUEST),
