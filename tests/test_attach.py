@@ -21,7 +21,8 @@ from tests import test_commands
 from tests.each_row import each_row
 
 pytest.importorskip("torch")
-SLOW = pytest.mark.slow  # three ranks of torch each: one that hangs runs every time; looks at healthy jobs are recorded
+SLOW = pytest.mark.slow  # three ranks of torch each; looks at healthy jobs are recorded
+ONE = (SLOW, pytest.mark.every_time)  # one that hangs runs every time
 NAMES = {"another collective": "desync", "sigstop": "stuck outside", "gil held in C": "stuck outside"}
 """The class of the rank that hangs."""
 
@@ -43,7 +44,7 @@ def blamed(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize(
-    "way", ["another collective", *(pytest.param(way, marks=SLOW) for way in ("sigstop", "gil held in C"))]
+    "way", [pytest.param("another collective", marks=ONE), *(pytest.param(way, marks=SLOW) for way in [*NAMES][1:])]
 )
 def test_the_rank_that_hangs_is_named_and_again_from_what_was_kept(way: str, tmp_path: Path) -> None:
     with hanging_job.started(way) as ranks:
