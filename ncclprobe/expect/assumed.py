@@ -18,6 +18,7 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tables.gpus import GpuProduct
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.errors import UsageError
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, replace
 
 _FALLBACK: Mapping[int, str] = MappingProxyType({7: "100 Gb/s ib", 8: "200 Gb/s ib", 9: "400 Gb/s ib"})
@@ -219,7 +220,7 @@ def _usual_nics(usual: _Usual | None, node: Node, product: GpuProduct) -> Iterat
         return
     first = usual.parts if usual else _CARD
     if usual is None and product.wiring in ("board", "system"):
-        first = f"{node.count} NICs x {_FALLBACK.get(product.compute_capability // 10, '400 Gb/s ib')}"
+        first = f"{plural(node.count, 'NIC')} x {_FALLBACK.get(product.compute_capability // 10, '400 Gb/s ib')}"
     count, rate = _rate(first)
     network = node.network or first.rpartition(" ")[2]
     if "per GPU" in first:
@@ -240,7 +241,7 @@ def _words(product: GpuProduct, node: Node, inside: str, outside: str) -> Iterat
     """Yield what was assumed about a node. A full board of eight needs no assumption: its switches join all GPUs."""
     whole = node.count == _BOARD and product.wiring == "board"
     if node.guessed:
-        yield f"{node.count} GPUs per node"
+        yield f"{plural(node.count, 'GPU')} per node"
     if node.count > 1 and product.wiring == "board" and not whole:
         yield "GPUs joined by NVSwitch"
     elif node.count > 1 and not whole:

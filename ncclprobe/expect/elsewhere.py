@@ -18,7 +18,7 @@ from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.findings import ExitCode, Severity
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Band, Judged, Measurement
-from ncclprobe.model.units import size
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Result, Struct, asdict, grouped, replace
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
@@ -361,7 +361,7 @@ def _nothing(row: Measurement, place: Setup) -> str:
     if shape is None:
         return f"not judged: {row.ranks} ranks cannot be spread evenly over {place.nodes or row.nodes} nodes"
     if max(shape.gpus) > place.system.gpus:
-        return f"not judged: {max(shape.gpus)} ranks per node, and this machine has {place.system.gpus} GPUs"
+        return f"not judged: {max(shape.gpus)} ranks per node, and this machine has {plural(place.system.gpus, 'GPU')}"
     return f"not judged: there is no expectation for {row.op} here"
 
 

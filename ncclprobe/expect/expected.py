@@ -32,7 +32,7 @@ from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.units import size
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, replace
 
 FADES = 64
@@ -392,7 +392,7 @@ def _unfit(shape: Shape, nodes: Mapping[str, Described]) -> str:
         if node.system is None:
             return f"{name}: {node.why}"
         if most > node.system.gpus:
-            return f"{most} ranks on {name}, a machine of {node.system.gpus} GPUs"
+            return f"{most} ranks on {name}, a machine of {plural(node.system.gpus, 'GPU')}"
     return ""
 
 

@@ -13,6 +13,7 @@ from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.ops import OPS
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Result, Struct
 
 _MOST_NODES, MOST_SIZES = 1 << 16, 64
@@ -72,7 +73,7 @@ def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
         raise UsageError(f"--gpus-per-node {listed} speaks of {len(counts)} nodes and --nodes of {nodes}")
     for each in counts:
         if not 0 < each <= gpus:
-            raise UsageError(f"--gpus-per-node {each}: this machine has {gpus} GPUs")
+            raise UsageError(f"--gpus-per-node {each}: this machine has {plural(gpus, 'GPU')}")
     shape = Shape(counts * nodes if len(counts) == 1 else counts)
     if shape.ranks < 2:
         raise UsageError("a single GPU sends nothing; give --nodes 2 or more")

@@ -24,6 +24,7 @@ from ncclprobe.host.pasted_lspci import lspci
 from ncclprobe.host.pasted_scripts import scripts
 from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError, Missing
+from ncclprobe.model.units import plural
 
 _NO_FILE = Missing("no file of settings was pasted")
 _SYSTEM_FILE: Question = ("conf", "/etc/nccl.conf")
@@ -200,4 +201,4 @@ def _counted_differently(whole: Answers, source: Mapping[Question | str, str]) -
     for question, number in told.items():
         first = next(iter(told))
         if number != told[first]:
-            yield f"{source[first]} and {source[question]} show {told[first]} and {number} GPUs"
+            yield f"{source[first]} and {source[question]} show {told[first]} and {plural(number, 'GPU')}"

@@ -11,6 +11,7 @@ from ncclprobe.host import PROBLEMS, Question
 from ncclprobe.host.pasted_containers import problems, workers
 from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError
+from ncclprobe.model.units import plural
 
 _MANIFEST = re.compile(r"(?:apiVersion|kind|containers):")
 _NAME = re.compile(r"(?:- )?name: ([A-Z][A-Z0-9_]{1,80})")
@@ -223,7 +224,7 @@ def _too_many(whole: Sequence[str]) -> Iterator[dict[str, str]]:
         words, count = next(iter(given.items()))
         yield {
             "subject": "--nproc-per-node",
-            "message": f"starts {max(started)} workers on a node, but `{words}` gives it {count} GPUs: the "
+            "message": f"starts {max(started)} workers on a node, but `{words}` gives it {plural(count, 'GPU')}: the "
             'ranks beyond them fail with "invalid device ordinal"',
             "remedy": "ask for as many GPUs as there are workers",
         }

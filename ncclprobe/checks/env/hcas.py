@@ -31,6 +31,7 @@ from ncclprobe.model.findings import Finding, Sources, fail, note
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.hcas import (
     MAX_HCAS,
@@ -245,7 +246,7 @@ def hca_dup(
     alone = isinstance(launch, Launch) and launch.nnodes == 1
     if alive is None or (alive <= used + len(left) and alive % used):
         for_gpus = f" for {alive} GPUs" if alive else ""
-        message = f"selects {used} NICs{for_gpus} but omits {', '.join(left)} of the same kind"
+        message = f"selects {plural(used, 'NIC')}{for_gpus} but omits {', '.join(left)} of the same kind"
         yield jobs_warn("NCCL_IB_HCA", message, shown)
     else:
         message = f"selects only {used} of {used + len(left)} equally fast NICs for {alive} GPUs"

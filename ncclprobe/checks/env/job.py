@@ -81,9 +81,9 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     # One GPU per process is how Slurm and Ray hand them out; a script sets one list for all its ranks.
     scripted = isinstance(launch, Launch) and launch.kind == "single"
     if ranks and ranks > 1 and (len(entries) != 1 or scripted) and len(entries) < ranks:
-        yield jobs_fail(LIST, f"shows {len(entries)} GPUs to the {ranks} ranks on this node", shown)
+        yield jobs_fail(LIST, f"shows {plural(len(entries), 'GPU')} to the {ranks} ranks on this node", shown)
     elif not ranks and job.expect_gpus and 1 < len(entries) < job.expect_gpus:
-        yield jobs_fail(LIST, f"shows {len(entries)} GPUs, {job.expect_gpus} expected (--expect-gpus)", shown)
+        yield jobs_fail(LIST, f"shows {plural(len(entries), 'GPU')}, {job.expect_gpus} expected (--expect-gpus)", shown)
 
 
 def _uuids(entries: Sequence[str], gpus: Gpus | Absent, shown: Evidence) -> Iterator[Finding]:

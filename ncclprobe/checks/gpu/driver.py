@@ -126,7 +126,7 @@ def count(
     elif 1 < alive < ranks:
         yield _too_few(alive, ranks, "NVML")
     elif isinstance(named, NamedMachine) and (has := _gpus_of(named)) > len(gpus.all) > 1:
-        message = f"the text shows {len(gpus.all)}, and a {named.type} has {has}"
+        message = f"the text shows {len(gpus.all)}, but {named.type} has {has}"
         yield fail("GPUs", message, **NODE, evidence="nvidia-smi")
 
 

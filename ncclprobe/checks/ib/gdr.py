@@ -261,7 +261,7 @@ def nics_by_text(named: NamedMachine, fabric: Fabric) -> Iterator[Finding]:
     listed = [each for each in fabric.devices if not any(port.link_layer == other for port in each.ports)]
     listed = listed or list(fabric.devices)  # makers put other NICs beside a board
     if len(listed) < machine.links.nics:
-        message = f"the text lists {len(listed)}, and a {machine.name} has {machine.links.nics} for its GPUs"
+        message = f"the text lists {len(listed)}, but {machine.name} has {machine.links.nics} for its GPUs"
         yield warn("NICs", message, **NODE, evidence="the devices that the text lists")
 
 

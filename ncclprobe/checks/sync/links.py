@@ -26,6 +26,7 @@ from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.hcas import gbps
 from ncclprobe.nccl.networks import efa_ports
@@ -424,7 +425,9 @@ def _lone_machines(clusters: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield machines that are alone in a cluster while others share one: all their traffic goes over the NICs."""
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):
-        message = "is the only node in its NVLink cluster, but the others share one; its traffic uses the NICs"
+        one = len(single) == 1
+        alone = "is the only node in its NVLink cluster" if one else "are each the only node in their NVLink clusters"
+        message = f"{alone}, but the others share one; {'its' if one else 'their'} traffic uses the NICs"
         yield warn(named(single), message, **JOB, nodes=tuple(single), evidence=_SEEN)
     elif len(clusters) > 1:
         yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters, which NICs connect", evidence=_SEEN)
@@ -438,7 +441,7 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
         what = "IMEX lists different nodes:"
         yield from unlike(ballot, _listed, what, before=f"{what} ", tell=fail, evidence=NODES, **IMAGE)
     elif lists and (missing := _unlisted(lists, interfaces)):
-        message = f"IMEX on {len(lists)} nodes does not list any of its addresses"
+        message = f"IMEX on {plural(len(lists), 'node')} does not list any of its addresses"
         yield fail(named(missing), message, nodes=missing, evidence=NODES, **IMAGE)
     late = {node: each.state for node, each in known.items() if isinstance(each.state, str) and each.state != "READY"}
     if late:
@@ -447,7 +450,7 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
 
 
 def _listed(addresses: tuple[str, ...]) -> str:
-    return f"{len(addresses)} nodes ({first_of(addresses, 3)})"
+    return f"{plural(len(addresses), 'node')} ({first_of(addresses, 3)})"
 
 
 def _unlisted(lists: dict[str, tuple[str, ...]], interfaces: Every[Interfaces | Absent]) -> tuple[str, ...]:

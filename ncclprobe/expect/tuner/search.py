@@ -32,6 +32,7 @@ from ncclprobe.expect.tuner.constants import (
     speeds,
 )
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct
 
 PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
@@ -262,7 +263,7 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
     if not shape.gpus or min(shape.gpus) < 1 or shape.ranks < 2:
         return Absent("NCCL has nothing to search for fewer than two ranks")
     if max(shape.gpus) > system.gpus:
-        return Absent(f"{max(shape.gpus)} ranks per node, but {system.name} has {system.gpus} GPUs")
+        return Absent(f"{max(shape.gpus)} ranks per node, but {system.name} has {plural(system.gpus, 'GPU')}")
     parts = nvlink_domains(system, shape)
     network = len(parts) > 1
     if network and not (system.nics and system.nic_gbps > 0):
