@@ -199,11 +199,15 @@ def network(
     return found
 
 
+def _nics(count: int) -> str:
+    return plural(count, "NIC")
+
+
 def _uneven(
     part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]
 ) -> Finding:
     ballot = vote({node: len(names) for node, names in part.items()})
-    told = differing(ballot, lambda count: plural(count, "NIC"))
+    told = differing(ballot, _nics)
     message = told["message"] + _lacking(part, outliers, slots)
     evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
     usual = ballot.usual if outliers else max(map(len, part.values()))
@@ -453,9 +457,7 @@ def ignore_net_mismatch(
     for part in split_by_kind(counts, kinds(machines, gpus)) if silent else ():
         shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
         more = {"before": "lets NCCL start without a message: ", "evidence": shown, **JOB}
-        yield from unlike(
-            vote(part), lambda count: plural(count, "NIC"), "NCCL starts without a message:", subject=_IGNORES, **more
-        )
+        yield from unlike(vote(part), _nics, "NCCL starts without a message:", subject=_IGNORES, **more)
 
 
 def _knows(software: Software | Absent | None) -> bool:
