@@ -129,8 +129,8 @@ _TESTS: Mapping[str, Sequence[NodeReport]] = {
     "new driver": [*days([], []), *told(day_of("n1", 2, driver="560.28.03"), "r")],
     **{f"counts {name}": [NodeReport("n1", FIRST_S + day * DAY_S, boot=boot, counters={
         "mlx5_3:1 link_downed": count} if look else {}) for day, (boot, count, look) in enumerate(each)] for name,
-        each in {"up": [("a", 2, 1), ("a", 3, 1), ("a", 3, 1), ("a", 7, 1), ("a", 8, 1)], "up twice": [("a", 2, 1), (
-        "a", 3, 1), ("a", 7, 1)], "boots": [("a", 0, 1), ("b", 9, 1), ("c", 18, 1), ("d", 27, 1), ("e", 36, 1)],
+        each in {"up": [("a", 2, 1), ("a", 3, 1), ("a", 3, 1), ("a", 7, 1), ("a", 8, 1)], "up twice": [("a", 2, 1),
+        ("a", 3, 1), ("a", 7, 1)], "boots": [("a", 0, 1), ("b", 9, 1), ("c", 18, 1), ("d", 27, 1), ("e", 36, 1)],
         "back": [("a", 9, 1), ("a", 1, 1), ("a", 0, 1), ("a", 0, 1)], "unread": [("a", 0, 1), ("a", 0, 0), ("a", 0, 1),
         ("a", 0, 0), ("a", 5, 1)],}.items()}}  # fmt: skip
 

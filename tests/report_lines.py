@@ -134,9 +134,9 @@ LINES: Mapping[str, dict[str, Any]] = {
     "taken at once": {"taken": dict.fromkeys(("n1", "n0"), "2026-11-22T10:00:00+00:00")},
     **{f"{subject} of the {blame}": {"status": Status.FAIL, "exit_code": 4, "nodes": 2, "checks": (samples.verdict(
         Status.FAIL, fail(subject, words, blame=blame, action="repair", nodes=where), id="ib.x", node=None),)} for
-        subject, words, blame, where in (("n1", "is down; a", "link", ("n1",)), ("mlx5_0:1", "are odd (x); b", "link", (
-        "n1",)), ("a", "has b", "node", ("n0", "n1")), ("GPU0", "Xid 79; b c d", "node", ()), ("n1 rail 2 (mlx5_2:1)",
-        "have fewer", "link", ("n1",)))},
+        subject, words, blame, where in (("n1", "is down; a", "link", ("n1",)), ("mlx5_0:1", "are odd (x); b", "link",
+        ("n1",)), ("a", "has b", "node", ("n0", "n1")), ("GPU0", "Xid 79; b c d", "node", ()),
+        ("n1 rail 2 (mlx5_2:1)", "have fewer", "link", ("n1",)))},
     "lists": {"nodes": 4, "checks": (samples.verdict(Status.FAIL, fail("a", "b", blame="node", nodes=("n1",)),
         node="n0", id="run.pairs"), samples.verdict(Status.FAIL, fail("a", "b", blame="node"), node="n0",
         id="run.rows"), samples.verdict(Status.UNKNOWN, node="n2", id="run.x", why="x"), samples.verdict(Status.UNKNOWN,
@@ -146,8 +146,8 @@ LINES: Mapping[str, dict[str, Any]] = {
         node="n0"), samples.verdict(Status.FAIL, note("a", "b"), node=None), samples.verdict(Status.FAIL, fail("a",
         "b"), node= "n2"), samples.verdict(Status.SKIP, why="explained by a.b", node="n0", required=True))},
     **{f"{count} rows, {status}": {"measurements": (_UNJUDGED,) * count + more, "status": status, "exit_code": code}
-       for count, more, status, code in ((2, (), Status.PASS, 0), (1, (), Status.FAIL, 4), (1, (), Status.UNKNOWN, 3), (
-           1, (JUDGED,), Status.PASS, 0), (0, (replace(JUDGED, status="inconclusive"),), Status.PASS, 0))},
+       for count, more, status, code in ((2, (), Status.PASS, 0), (1, (), Status.FAIL, 4), (1, (), Status.UNKNOWN, 3),
+           (1, (JUDGED,), Status.PASS, 0), (0, (replace(JUDGED, status="inconclusive"),), Status.PASS, 0))},
     "ranks": {"nodes": 2, "status": Status.WARN, "checks": tuple(
         samples.verdict(Status.WARN, warn(f"rank {2 * n}", "has two processors"), node=f"n{n}") for n in (0, 1))},
     "ports": {"nodes": 3, "status": Status.FAIL, "checks": tuple(samples.verdict(Status.FAIL, fail(port, "is DOWN"),

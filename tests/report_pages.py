@@ -134,8 +134,8 @@ _FOUND = (
     Finding(Severity.WARN, "GPU1", "is old", "node", "none", lost_GBps=4.0))  # fmt: skip
 _NODES = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL if n < 2 else Status.PASS) for n in range(4))
 _BOARD = replace(made.board(), gpus=(made.board().gpus or ())[:3], nics=(made.board().nics or ())[:2])
-_TOLD = {f"n{n}": NodeEnvironment({"driver": "550" if n == 2 else "560", "nccl": None if n else "2.27"}, (
-    Setting("NCCL_ALGO", None if n == 1 else "Ring", "/etc"), *(
+_TOLD = {f"n{n}": NodeEnvironment({"driver": "550" if n == 2 else "560", "nccl": None if n else "2.27"},
+    (Setting("NCCL_ALGO", None if n == 1 else "Ring", "/etc"), *(
         Setting(f"SLURM{own}", str(n), "env") for own in ("_PROCID", "_LOCALID", "_NODEID", "_TASK_PID", "_NODENAME")),
     *([Setting("RANK", str(n), "env"), Setting("ONLY", "1", "x")] if n == 3 else []))) for n in range(4)}  # fmt: skip
 _FLEET = samples.report(

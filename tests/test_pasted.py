@@ -97,13 +97,13 @@ ACS = "A PCIe switch redirects traffic between its devices to the CPU (ACS)"
 UNKNOWN = "Every line that reports a failure is known."
 STATED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     # text: the id, status and title of the verdict, and why it is unknown, or its finding
-    BRIDGES: ("pci.acs", f"warn {ACS}", "", (
-        "PCIe switches: 5 of 6 bridges redirect requests to the CPU (ACS)", "node fix-image",
+    BRIDGES: ("pci.acs", f"warn {ACS}", "",
+        ("PCIe switches: 5 of 6 bridges redirect requests to the CPU (ACS)", "node fix-image",
         "unless virtual machines run here, turn ACS off in the firmware setup, or with setpci at each boot",
         "lspci -vvv: ACSCtl of 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0: ReqRedir+")),
     BRIDGES.replace("Redir+", "Redir-"): ("pci.acs", f"pass {ACS}", "", ()),
-    STATISTICS.format(1000): ("ib.losses", "warn A port drops packets", "", (
-        "ens3: rx_prio3_discards is 1000: packets arrived, but there was no buffer for them", "link none",
+    STATISTICS.format(1000): ("ib.losses", "warn A port drops packets", "",
+        ("ens3: rx_prio3_discards is 1000: packets arrived, but there was no buffer for them", "link none",
         "turn on priority flow control for the RoCE traffic class, on this port and on the switch",
         "ethtool -S ens3: ")),
     STATISTICS.format(999): ("ib.losses", "pass A port drops packets", "", ()),
@@ -111,8 +111,8 @@ STATED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "NCCL_NET=AWS Libfabric asks for a plugin, and it is unknown if the image nvcr.io/nvidia/pytorch:24.10-py3 has "
         "it"), ()),
     pasted_faults.SAYS["no IB device"]: ("ib.state", "warn RDMA devices: no RDMA device is visible here, and NCCL uses "
-        "TCP between nodes (No IB devices found)", "", (
-        "RDMA devices: no RDMA device is visible here, and NCCL uses TCP between nodes (No IB devices found)",
+        "TCP between nodes (No IB devices found)", "",
+        ("RDMA devices: no RDMA device is visible here, and NCCL uses TCP between nodes (No IB devices found)",
         "node none", "give the container /dev/infiniband, or load the NIC's driver; then run ibv_devinfo again",
         "the pasted text: ")),
     "× nvidia-persistenced.service - NVIDIA\n   Active: failed (Result: exit-code)\n": ("log.unexplained",

@@ -110,10 +110,10 @@ def _odd_answer(function: str, answer: object, field: str, *more: object) -> obj
 _CUT = {"length": 70, "rows": {"0x000": "ff" * 4}}
 CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     pci.acs: [space(PORT_ACS), space(PORT_ACS[:64]), space(PORT_ACS[:65]), space(PORT_ACS[:256]), space(b"\xff" * 4096),
-        patched(bytes(4096), (0x100, "01000010")), json.dumps(_CUT), "x", '{"length": 4}', *(patched(bytes(size), (
-        0x100, "0100" + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at, said in (("81ff",
-        "0d0000000000ffff"), ("c1ff", "0d000000"))), patched(bytes(4096), (0x100, "ffffffff")), patched(bytes(4096), (
-        0x100, "0d0000000000ffff")), patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7",
+        patched(bytes(4096), (0x100, "01000010")), json.dumps(_CUT), "x", '{"length": 4}', *(patched(bytes(size),
+        (0x100, "0100" + at), (int(at[2:] + at[:1], 16), said)) for size in (4096, 4095) for at, said in (("81ff",
+        "0d0000000000ffff"), ("c1ff", "0d000000"))), patched(bytes(4096), (0x100, "ffffffff")), patched(bytes(4096),
+        (0x100, "0d0000000000ffff")), patched(bytes(4096), (0x100, "0e000000 0000ffff".replace(" ", ""))), "[]", "7",
         "[" * 100_000, '{"length": 1e400, "rows": {}}', '{"length": -1, "rows": {}}', '{"length": 4096, "rows": []}',
         '{"length": 99999, "rows": {"0x100": "0d0000000000ff00", "0x1000": "ff"}}',
         '{"length": 80, "rows": {"x": "00"}}', '{"length": 80, "rows": {"0": "0g"}}',
@@ -135,27 +135,27 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     nvml.members: [[0], [5, 1], [1 << 63], [], [3 << 63, 1]],
     nvml.reasons: [0, 1, 0x1FF, 0x200, 1 << 63]}  # fmt: skip
 GPUS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
-    "odd answers of NVML": (_odd_answer, [("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"), (
-        "nvmlDeviceGetRemappedRows", [0, 0], "remap_failed"), ("nvmlDeviceGetMigMode", [True], "mig"), (
-        "nvmlDeviceGetMigMode", [1, True], "mig"), ("nvmlDeviceGetComputeMode", 4, "compute_mode"), (
-        "nvmlDeviceGetComputeMode", 3, "compute_mode"), ("nvmlDeviceGetComputeMode", -1, "compute_mode"), (
-        "nvmlDeviceGetCudaComputeCapability", [9], "compute"), ("nvmlDeviceGetPersistenceMode", None, "persistence"), (
-        "nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"), ("nvmlDeviceGetEnforcedPowerLimit", [700000],
+    "odd answers of NVML": (_odd_answer, [("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"),
+        ("nvmlDeviceGetRemappedRows", [0, 0], "remap_failed"), ("nvmlDeviceGetMigMode", [True], "mig"),
+        ("nvmlDeviceGetMigMode", [1, True], "mig"), ("nvmlDeviceGetComputeMode", 4, "compute_mode"),
+        ("nvmlDeviceGetComputeMode", 3, "compute_mode"), ("nvmlDeviceGetComputeMode", -1, "compute_mode"),
+        ("nvmlDeviceGetCudaComputeCapability", [9], "compute"), ("nvmlDeviceGetPersistenceMode", None, "persistence"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"), ("nvmlDeviceGetEnforcedPowerLimit", [700000],
         "power_limit_W"), ("nvmlDeviceGetTotalEccErrors", 7, "ecc_since_reset", 1, 0), ("nvmlDeviceGetTotalEccErrors",
-        8, "ecc_ever", 1, 1), ("nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}, "sram_worn"), (
-        "nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_pending"), ("nvmlDeviceGetMigMode", [0, 1], "mig_pending"), (
-        "nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_failed"), ("nvmlDeviceGetEccMode", [0, 1], "ecc"), (
-        "nvmlDeviceGetComputeRunningProcesses", [None, 7, -1], "processes"), ("nvmlDeviceGetComputeRunningProcesses", [
-        None, 7, 0], "processes"), ("nvmlDeviceGetCurrentClocksEventReasons", 0x1F0, "throttle"), (
-        "nvmlDeviceGetMemoryInfo", {"total": 9, "used": 4}, "memory_used_bytes"), ("nvmlDeviceGetBAR1MemoryInfo", {
-        "bar1Total": 8, "bar1Free": 3}, "bar1_bytes"), ("nvmlDeviceGetEnforcedPowerLimit", 699499, "power_limit_W"), (
-        "nvmlDeviceGetViolationStatus", {"violationTime": 2_500_000_001, "referenceTime": 7}, "hot_s", 1), *((function,
+        8, "ecc_ever", 1, 1), ("nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}, "sram_worn"),
+        ("nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_pending"), ("nvmlDeviceGetMigMode", [0, 1], "mig_pending"),
+        ("nvmlDeviceGetRemappedRows", [0, 0, 1, 0], "remap_failed"), ("nvmlDeviceGetEccMode", [0, 1], "ecc"),
+        ("nvmlDeviceGetComputeRunningProcesses", [None, 7, -1], "processes"), ("nvmlDeviceGetComputeRunningProcesses", [
+        None, 7, 0], "processes"), ("nvmlDeviceGetCurrentClocksEventReasons", 0x1F0, "throttle"),
+        ("nvmlDeviceGetMemoryInfo", {"total": 9, "used": 4}, "memory_used_bytes"), ("nvmlDeviceGetBAR1MemoryInfo", {
+        "bar1Total": 8, "bar1Free": 3}, "bar1_bytes"), ("nvmlDeviceGetEnforcedPowerLimit", 699499, "power_limit_W"),
+        ("nvmlDeviceGetViolationStatus", {"violationTime": 2_500_000_001, "referenceTime": 7}, "hot_s", 1), *((function,
         number, field, *more) for number, (function, field, *more) in enumerate((("nvmlDeviceGetCurrPcieLinkGeneration",
         "pcie_generation"), ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"), ("nvmlDeviceGetMaxPcieLinkGeneration",
-        "pcie_max_generation"), ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_max_width"), (
-        "nvmlDeviceGetPowerManagementDefaultLimit", "power_default_W"), ("nvmlDeviceGetApplicationsClock", "clock_MHz",
-        1), ("nvmlDeviceGetTemperature", "temperature_C", 0), ("nvmlDeviceGetTemperatureThreshold", "slowdown_C", 1), (
-        "nvmlDeviceGetPcieReplayCounter", "pcie_replays")), 1500))]),
+        "pcie_max_generation"), ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_max_width"),
+        ("nvmlDeviceGetPowerManagementDefaultLimit", "power_default_W"), ("nvmlDeviceGetApplicationsClock", "clock_MHz",
+        1), ("nvmlDeviceGetTemperature", "temperature_C", 0), ("nvmlDeviceGetTemperatureThreshold", "slowdown_C", 1),
+        ("nvmlDeviceGetPcieReplayCounter", "pcie_replays")), 1500))]),
     "how many GPUs": (lambda said: learn(nvml.nvml, NVML | {("nvml", "nvmlDeviceGetCount"): said}), [
         str(bounds.NVML_DEVICES), str(bounds.NVML_DEVICES + 1), "1", Failed("Driver Not Loaded"), "[" * 100_000]),
     "names of GPUs": (lambda *rows: nvml.Gpus(tuple(nvml.Gpu(*row) for row in rows), "", (12, 4)).names, [
@@ -170,42 +170,42 @@ GPUS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         ("applications_clocks", "<graphics_clock>9 GHz</graphics_clock>"), ("processes", ""),
         ("fb_memory_usage", "<total>GPU is lost</total>"), ("fb_memory_usage", "<total>[GPU requires reset]</total>"),
         ("fb_memory_usage", "<total>ERR!</total>"), ("compute_mode", "Exclusive_Process"),
-        ("fabric", "<state>Completed</state><status>Failure</status>"), ("fabric",
-        "<state>In Progress</state><status>N/A</status><health><bandwidth>Degraded</bandwidth>"
-        "<route_unhealthy>True</route_unhealthy></health>"), ("clocks_event_reasons",
-        "<clocks_event_reason_hw_slowdown>Active</clocks_event_reason_hw_slowdown>"
-        "<clocks_event_reason_display_clocks_setting>Active" "</clocks_event_reason_display_clocks_setting>"), (
-        "ecc_errors", "<volatile><double_bit><total>5</total></double_bit></volatile>"), ("ecc_errors",
-        "<volatile><sram_uncorrectable>N/A</sram_uncorrectable></volatile>"), ("gpu_power_readings",
-        "<current_power_limit>[N/A]</current_power_limit>"), ("gpu_power_readings",
-        "<current_power_limit>199.5 W</current_power_limit>"), ("processes",
+        ("fabric", "<state>Completed</state><status>Failure</status>"),
+        ("fabric", "<state>In Progress</state><status>N/A</status><health><bandwidth>Degraded</bandwidth>"
+        "<route_unhealthy>True</route_unhealthy></health>"),
+        ("clocks_event_reasons", "<clocks_event_reason_hw_slowdown>Active</clocks_event_reason_hw_slowdown>"
+        "<clocks_event_reason_display_clocks_setting>Active" "</clocks_event_reason_display_clocks_setting>"),
+        ("ecc_errors", "<volatile><double_bit><total>5</total></double_bit></volatile>"),
+        ("ecc_errors", "<volatile><sram_uncorrectable>N/A</sram_uncorrectable></volatile>"),
+        ("gpu_power_readings", "<current_power_limit>[N/A]</current_power_limit>"),
+        ("gpu_power_readings", "<current_power_limit>199.5 W</current_power_limit>"), ("processes",
         "<process_info><type>C+G</type><used_memory>N/A</used_memory></process_info>"), ("processes", "".join(
         f"<process_info>{kind}<used_memory>{used}</used_memory></process_info>" for kind, used in (
-        ("<type>G</type>", "1 MiB"), ("<type>C</type>", "2 MiB"), ("", "3 MiB"), ("<type>M+C</type>", "4 MiB")))), *(
-        ("fb_memory_usage", f"<total>{said}</total><used>9 MiB</used>") for said in ("GPU requires restart",
+        ("<type>G</type>", "1 MiB"), ("<type>C</type>", "2 MiB"), ("", "3 MiB"), ("<type>M+C</type>", "4 MiB")))),
+        *(("fb_memory_usage", f"<total>{said}</total><used>9 MiB</used>") for said in ("GPU requires restart",
         "Insufficient Permissions", "Unknown Error", "9 MiB more", "9.6 MiB", "N/A",
         "Requested functionality has been deprecated")), ("ecc_errors", "".join(
         f"<aggregate><{kind}>{told}</{kind}></aggregate>" for kind, told in (("sram_uncorrectable_parity", "N/A"),
-        ("dram_uncorrectable", "3"), ("dram_correctable", "50")))), ("ecc_errors",
-        "<volatile><sram_uncorrectable_parity>2</sram_uncorrectable_parity><dram_uncorrectable>3"
-        "</dram_uncorrectable><dram_correctable>50</dram_correctable></volatile>"), ("ecc_errors",
-        "<volatile><sram_uncorrectable>x</sram_uncorrectable><dram_uncorrectable>ERR!"
-        "</dram_uncorrectable></volatile>"), ("fabric",
-        "<state>Completed</state><status>Success</status><clusterUuid>a</clusterUuid><cliqueId>7</cliqueId>"
+        ("dram_uncorrectable", "3"), ("dram_correctable", "50")))),
+        ("ecc_errors", "<volatile><sram_uncorrectable_parity>2</sram_uncorrectable_parity><dram_uncorrectable>3"
+        "</dram_uncorrectable><dram_correctable>50</dram_correctable></volatile>"),
+        ("ecc_errors", "<volatile><sram_uncorrectable>x</sram_uncorrectable><dram_uncorrectable>ERR!"
+        "</dram_uncorrectable></volatile>"),
+        ("fabric", "<state>Completed</state><status>Success</status><clusterUuid>a</clusterUuid><cliqueId>7</cliqueId>"
         "<health><route_recovery_in_progress>True</route_recovery_in_progress>"
         "<access_timeout_recovery>True</access_timeout_recovery></health>"), ("fabric", "<state>Not Started</state>"),
         ("fabric", "<state>Not Supported</state>"), ("fabric", "<state>x</state>"), *((f"{place}_mode", said) for place,
         said in (("compute", "Exclusive_Thread"), ("compute", "Prohibited"), ("compute", "x"),
-        ("persistence", "Disabled"))), ("mig_mode",
-        "<current_mig>Disabled</current_mig><pending_mig>Enabled</pending_mig>"), ("ecc_mode",
-        "<current_ecc>Enabled</current_ecc><pending_ecc>Disabled</pending_ecc>"), ("remapped_rows",
-        "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>"), (
-        "temperature", "<gpu_temp>41 C</gpu_temp><gpu_temp_slow_threshold>87 C</gpu_temp_slow_threshold>"), (
-        "clocks_event_reasons", "".join(f"<clocks_event_reason_{each}>{said}</clocks_event_reason_{each}>" for each,
+        ("persistence", "Disabled"))),
+        ("mig_mode", "<current_mig>Disabled</current_mig><pending_mig>Enabled</pending_mig>"),
+        ("ecc_mode", "<current_ecc>Enabled</current_ecc><pending_ecc>Disabled</pending_ecc>"), ("remapped_rows",
+        "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>"),
+        ("temperature", "<gpu_temp>41 C</gpu_temp><gpu_temp_slow_threshold>87 C</gpu_temp_slow_threshold>"),
+        ("clocks_event_reasons", "".join(f"<clocks_event_reason_{each}>{said}</clocks_event_reason_{each}>" for each,
         said in (("sw_thermal_slowdown", "Active"), ("hw_power_brake_slowdown", "Active"), ("sync_boost", "Not Active"),
         ("gpu_idle", "Active"), ("applications_clocks_setting", "Active"), ("sw_power_cap", "Active"))))]),
     "compute capabilities": (lambda said: [each.compute for each in _by_smi({}, {}, compute=said).all],
-                             [  # type: ignore
+                             [  # type: ignore[dict-item]
         " 9.0 \n8.6", "9.0\n9", "9.0\nx.0", "x.0\n9.0", "9.0", "9.0\n9.0\n9.0", "9.0.1\n9.0"]),
     "what nvidia-smi does not tell": (lambda text: _by_smi(text=text), ["No devices were found", xml(), "<a/>",
         f"<{'b' * 99}/>", "<nvidia_smi_log><gpu>", f'<!ENTITY a "b">{xml(HEALTHY)}']),
@@ -228,11 +228,11 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
         (0, ("healthMask", None)), (0, ("status", -1))])}  # fmt: skip
 TREES: Mapping[str, tuple[Callable[..., object], Sequence[Any]]] = {
     "a tree on the bus": (_tree, [(), *(f"0000:{each}" for each in ("13:00.0", "17:00.0", "14:00.0", "31:00.0",
-        "83:00.0", "01:00.0", "00:02.0", "10:01.0", "11:00.0", "12:00.0", "12:02.0", "30:01.0", "80:01.0")), *(
-        ("0000:13:00.0", name) for name in ("numa_node", "max_link_width", "aer_dev_fatal", "iommu_group/type",
+        "83:00.0", "01:00.0", "00:02.0", "10:01.0", "11:00.0", "12:00.0", "12:02.0", "30:01.0", "80:01.0")),
+        *(("0000:13:00.0", name) for name in ("numa_node", "max_link_width", "aer_dev_fatal", "iommu_group/type",
         "resource", "config"))]),
     "devices that do not answer": (lambda *said: learn(pci.pci, {("list", pci.ROOT): [name for name, _ in said],
         **{("read", f"{pci.ROOT}/{name}/uevent"): each for name, each in said}}), [
-        (("0000:14:00.0", TimedOut("no answer")), ("0000:13:00.0", GONE)), (("b", Denied("no")), ("a",
-            TimedOut("late"))),
+        (("0000:14:00.0", TimedOut("no answer")), ("0000:13:00.0", GONE)), (("b", Denied("no")),
+            ("a", TimedOut("late"))),
         (("0000:14:00.0", "nonsense"),), (("0000:14:00.0", "PCI_CLASS=20700\nPCI_ID=15B3:1021\n"),)])}  # fmt: skip

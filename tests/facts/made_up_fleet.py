@@ -135,8 +135,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             _with("n4", GBps=20.0), _with("n5", GBps=30.0)), ({}, _with("n3", "rail 1"))]),
         "numbers of rails": (lambda *changes: _between(*changes, kind="rails"), [({},), ({"state": "dead"},),
             ({"GBps": None},), ({"GBps": 0.0},), ({}, _with("n3"), _with("n4", GBps=20.0))]),
-        "weights of findings": (_weight, [*product((Severity.FAIL, Severity.WARN), (
-            "node", "link", "fabric", "image", "job"), ("repair", "retest"), ("high", "low"))]),
+        "weights of findings": (_weight, [*product((Severity.FAIL, Severity.WARN),
+            ("node", "link", "fabric", "image", "job"), ("repair", "retest"), ("high", "low"))]),
         "what a report tells": (lambda changes: _told(**changes), [{}, {"nodes": ()}, {"nodes": nodes * 2},
             {"nodes": (replace(nodes[0], name=""), *nodes)}, {"started": "yesterday"}, *({"nodes": (*nodes,
             replace(nodes[0], name="x" * (bounds.NAME_CHARACTERS + more)))} for more in (0, 1)), {"files": ("a",)},

@@ -97,8 +97,8 @@ _LAUNCHES: Sequence[Any] = (
      "OMPI_COMM_WORLD_LOCAL_SIZE": local, "OMPI_MCA_orte_num_nodes": nodes} for local, nodes in ("12", "14", "24",
          "41")),
     ELASTIC | {"PET_RDZV_ENDPOINT": "[::1]:1:2"}, {"RANK": "0", "WORLD_SIZE": "-1"}, {"RANK": "0", "WORLD_SIZE": "0"},
-    *(_BATCH | {"SLURM_NTASKS": tasks, "SLURM_NNODES": nodes} for tasks, nodes in (("-4", "-2"), ("1", "-2"), ("0",
-        "0"))),
+    *(_BATCH | {"SLURM_NTASKS": tasks, "SLURM_NNODES": nodes} for tasks, nodes in (("-4", "-2"), ("1", "-2"),
+        ("0", "0"))),
     # options win over a launcher, which keeps its ranks; complete ones need no environment
     ({}, ALL_FLAGS), (TORCHRUN, Flags(master_addr="n7")), (TORCHRUN, Flags()), ({"RANK": "0"}, ALL_FLAGS),
     (SALLOC, ALL_FLAGS), (ACCELERATE, ALL_FLAGS), ({}, Flags(1)), ({}, Flags(2, 2, "n0", 1)), (TORCHRUN, Flags(3, 2)),
@@ -198,13 +198,13 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             ("node_rank", "1234567890"), ("master_port", "0"), ("node_rank", "0")))]),
         "texts of children": (lambda text, kind=list[int]: decoded(text, kind), ["[]", "[1, 2]", "{}", "[" * 100_000,
             "[x]", '["' + "y" * 99, ("[" * 100_000, object)]),
-        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), ("[::1]",), (Absent("no"),), (
-            "127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)"), ("127.0.0.1", "?")]),
+        "stores": (_at_store, [("127.0.0.1",), ("10.0.0.5",), ("10.0.0.6",), ("::1",), ("[::1]",), (Absent("no"),),
+            ("127.0.0.1", "7 (x)", "8 (y)"), ("127.0.0.1", "7 (x)", ""), ("10.0.0.6", "7 (x)"), ("127.0.0.1", "?")]),
         "the same store": (_same, [("n1", 29500, Absent("no")), ("n1", 29501, "10.0.0.5"), ("n2", 29500, "10.0.0.6"),
             ("n2", 29500, "10.0.0.7"), ("localhost", 29500, "127.0.0.1")]),
         "meetings": (_meetings, [(["::1", "10.0.0.5"], []), (["::1"], [9])]),
-        "places where ranks meet": (lambda masters, agents: _places_met(*masters, agents=agents), [([("n1", 29500), (
-            "n1", 29500), ("n2", 1)], []), ([("", 29500), ("n1", None), ("n2", 7)], []), ([], ["n1", "", "n2"])]),
+        "places where ranks meet": (lambda masters, agents: _places_met(*masters, agents=agents), [([("n1", 29500),
+            ("n1", 29500), ("n2", 1)], []), ([("", 29500), ("n1", None), ("n2", 7)], []), ([], ["n1", "", "n2"])]),
         "meetings that are not known": (lambda kind: _meetings(["n"], [9], **{kind: Denied("no")}), [
             "resolve", "route", "at_port", "connections"]),
         "what a rank waits for": (_suspects, [("poll", 60, {}, {}), ("poll", 61, {}, {"awaits": 60}), ("poll", 60, {
@@ -233,8 +233,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "timed out works": (torch_lines.timed_out_work, _LINES["timed out works"]),
         "how far a rank came": (torch_lines.progress, _LINES["how far a rank came"]),
         "who came to a store": (torch_lines.waited, _LINES["who came to a store"]),
-        "ranks within their group": (_late, [(_STANDING, [Progress(2, "0", 6, 6)], 4), (
-            [*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),
+        "ranks within their group": (_late, [(_STANDING, [Progress(2, "0", 6, 6)], 4),
+            ([*_STANDING, TimedOutWork(0, 9, "BROADCAST", 1, group="1 (tp)")], [])]),
         "between": (texts.between, [("a=1, b=2", "a=", ","), ("a=1", "a=", ","), ("a=1", "b=")]),
         "numbers": (texts.number, ["12x", "-3", "x", "-", "1" * 40]),
         "addresses": (texts.address_of, [" [10.0.0.1]<4>"])}  # fmt: skip

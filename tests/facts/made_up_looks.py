@@ -118,8 +118,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             replace(HERE, others=(("10", "ada"),))), ({}, LocalRanks(())), (_served(_state(), *STATE),), (_served(
             _state(still_s=3.0), *STATE),), (_served("nonsense", *STATE),), *(({question: OutOfTime(
             "all that --timeout left")},) for question in (("server", 10, "fr_trace_json", 2), (*STATE, 2), ("dump", 10,
-            0, 1), ("ras", "x", 2, 10))), ({("process", 10, 10, 1): SLOW},), (_served(_flight()),), (_served("[]"),), (
-            _served("[]"), HERE, ["dumps"]), (_served(PICKLED),), (_served("e30="),), (_served("?"),), ({("server", 10,
+            0, 1), ("ras", "x", 2, 10))), ({("process", 10, 10, 1): SLOW},), (_served(_flight()),), (_served("[]"),),
+            (_served("[]"), HERE, ["dumps"]), (_served(PICKLED),), (_served("e30="),), (_served("?"),), ({("server", 10,
             "fr_trace_json", 1): _flight("[0, 1]")},), *((_served(_flight(*groups)), _of_world(rank, world)) for groups,
             rank, world in ((["[0, 1]"], 0, 2), (["[0, 1]", "[1]"], 0, 2), (["[0, 2]"], 0, 2), (["[0, 1]"], 2, 4), ([
             "[1]"], 0, None), (["[0, 9]"], 0, None), (["[1, 2, 5]", "[]"], None, 2), (["", "[0]"], 0, 1))), ({},
@@ -130,8 +130,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             rank in (0, None)), ({("left_dump", 11, 3): "/tmp/x_3"}, here_of(0, 3, TORCH_FR_DUMP_TEMP_FILE="/tmp/x_")),
             (_served(_state(*STUCK), *STATE) | _stacks(60, 61, 62, 63),), *((_served(_state(*children), *STATE) |
             _stacks(*pids, files=files), HERE, ["stacks"]) for children, pids, files in ((STUCK, (10, 60, 61, 62, 63),
-            "x.py"), (STUCK, (10, 61), "x.py"), (STUCK, (60, 61), "x.py"), (STUCK, (10, 60, 61), f"/v{C10D}"), (EIGHT, (
-            10, *range(60, 68)), "x.py"))), (_stacks(10), here_of(*range(6)), ["stacks"]), (_stacks(10, 11), here_of(0,
+            "x.py"), (STUCK, (10, 61), "x.py"), (STUCK, (60, 61), "x.py"), (STUCK, (10, 60, 61), f"/v{C10D}"), (EIGHT,
+            (10, *range(60, 68)), "x.py"))), (_stacks(10), here_of(*range(6)), ["stacks"]), (_stacks(10, 11), here_of(0,
             1), ["stacks"]), ({("psutil", "net_if_addrs"): json.dumps({name: [{"address": each} for each in every] for
             name, every in INTERFACES.items()})},), ({("psutil", "net_if_addrs"): "[]"},), *(({("connections", 2,
             *pids): json.dumps([{"pid": 10, "local": "a:1", "peer": "b:2"}]), **_served(_state(*STUCK[:1]),

@@ -137,11 +137,11 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             8): "PIX", (0, 8): "SYS"}), 8),)]),
         "texts that are judged": (lambda text: _judged(*parse(text)), [(each,) for each in (*(
             f"{_BRIDGED}\n{_PEERS.format('r', word, word)}" for word in ("CNS", "OK")), *(_PEERS.format(letter, "NS",
-            "NS") for letter in "nap"), "$ nvidia-smi topo -mp\n" + Printed(8, 8, tuple(map(tuple, server(8, "SYS"))), (
-            (),) * 8).text(), cut + "\n")]),
-        "matrices that are printed": (_printed, [(machine(7, 0, "NV18", TAIL).text(),), (MACHINE.text(),), (
-            MACHINE.text(), "--json", "-"), (THREE_GPUS.text(),), (THREE_GPUS.text(), "--json", "-"), (
-            _FAR_NIC.text(),), (_FAR_NIC.text(), "--fail-on", "warn"), ("\n".join(MACHINE.text().splitlines()[:2]) +
+            "NS") for letter in "nap"), "$ nvidia-smi topo -mp\n" + Printed(8, 8, tuple(map(tuple, server(8, "SYS"))),
+            ((),) * 8).text(), cut + "\n")]),
+        "matrices that are printed": (_printed, [(machine(7, 0, "NV18", TAIL).text(),), (MACHINE.text(),),
+            (MACHINE.text(), "--json", "-"), (THREE_GPUS.text(),), (THREE_GPUS.text(), "--json", "-"),
+            (_FAR_NIC.text(),), (_FAR_NIC.text(), "--fail-on", "warn"), ("\n".join(MACHINE.text().splitlines()[:2]) +
             "\n",), ("",), ("\0\xff",), (None,), ("Failed to run topology matrix\n",)]),
         "affinities of a matrix": (_titled, [(ALL, "0-7\t0\t\tN/A"), (ALL, "0-7\t\tN/A\t\tN/A"), (ALL, "\t1\t\t10"),
             (ALL, "\t\t\tN/A"), (ALL, "0-55 0 N/A"), (ALL, "0,64\t0\t\tN/A"), (ALL, "0,2,4,6,8,10\t0\t\tN/A"),

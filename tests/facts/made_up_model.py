@@ -164,20 +164,20 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "rungs": (lambda hosts, pairs: [(rung.name, rung.groups, rung.of(2)) for rung in training.plan(hosts,
             pairs=pairs)], [*product(("aaaabbbb", "aaa", "aa", "abcd", "a", "abab", "aab"), (True, False))]),
         "what rungs reach": (_climbed, [(_ALONE, _NODE, _JOB), (_NODE, _JOB), (replace(_ALONE, samples_us=_RISING),
-            replace(_NODE, samples_us=tuple(2 * each for each in _RISING))), *(
-            (_ALONE, replace(_NODE, samples_us=_RISING[:count])) for count in (0, 2, 4, 5, 6)),
+            replace(_NODE, samples_us=tuple(2 * each for each in _RISING))),
+            *((_ALONE, replace(_NODE, samples_us=_RISING[:count])) for count in (0, 2, 4, 5, 6)),
             (_ALONE, replace(_NODE, samples_us=(0.0, -1.0, 4000.0)))]),
         "a node by its band": (lambda given: _judged(*given[:2], *given[2:3], **dict(given[3:])), [[472.0, 475.0],
             [440.0, 475.0], [439.9, 440.0], [439.9, 439.9], [300.0, 310.0], [300.0, 310.0, {"worst": "warn"}],
-            [300.0, 310.0, {"worst": "unjudged"}], [300.0, 460.0], [None, None], [300.0, None], [None, 300.0], *(
-            [90.0, best, {"gross": 160.0, "worst": worst}] for best in (159.0, 160.0)
+            [300.0, 310.0, {"worst": "unjudged"}], [300.0, 460.0], [None, None], [300.0, None], [None, 300.0],
+            *([90.0, best, {"gross": 160.0, "worst": worst}] for best in (159.0, 160.0)
             for worst in ("warn", "fail", "unjudged")), *([300.0, 310.0, {}, change] for change in (("ranks", 4),
             ("rung", "pair"), ("nbytes", 1 << 29), ("nbytes", 1 << 31), ("groups", 3)))]),
-        "unknown words": (lambda *given: str(errors.unknown(*given)), [("ib.stat", "check", ["ib.state", "ib.rate"]), (
-            "aaaa", "check", ["aaab", "aaac", "aaad", "aaae"]), ("x", "check", ["a", "b"]), ("x", "check", ["a"],
-            "`ls` lists all"), ("ib.stat", "check", ["ib.state"], "`ls` lists all"), ("--frob", "option", ["--from"]), (
-            "--\x1b", "option", ["a"]), ("-\u00e9", "option", ["a"]), ("\u00e9", "x", ["a"]), ("q" * 90, "x", ["a"]), (
-            "z", "x", ["a", "b"], "", ["b", "a", "c"]), ("ib.rates", "x", ["ib.rate", "ib.state"])]),
+        "unknown words": (lambda *given: str(errors.unknown(*given)), [("ib.stat", "check", ["ib.state", "ib.rate"]),
+            ("aaaa", "check", ["aaab", "aaac", "aaad", "aaae"]), ("x", "check", ["a", "b"]), ("x", "check", ["a"],
+            "`ls` lists all"), ("ib.stat", "check", ["ib.state"], "`ls` lists all"), ("--frob", "option", ["--from"]),
+            ("--\x1b", "option", ["a"]), ("-\u00e9", "option", ["a"]), ("\u00e9", "x", ["a"]), ("q" * 90, "x", ["a"]),
+            ("z", "x", ["a", "b"], "", ["b", "a", "c"]), ("ib.rates", "x", ["ib.rate", "ib.state"])]),
         "torch that is not there": (lambda error: str(errors.without_torch(error)), [
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             ModuleNotFoundError("No module", name="numpy"), ImportError("libcudart.so.12: cannot open", name="torch")]),
@@ -238,8 +238,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
         "votes": (lambda said: ((found := vote({f"n{n}": each for n, each in enumerate(said)})).settled, found.outliers,
             found.agreed, found.groups), ["aaaa", "aaba", "aaabc", "aabc", "aabb", "ab", "ba", "a", ""]),
         "reasons together": (lambda *gaps: ((found := unlearned(Absent(*gap) for gap in gaps)).refused, str(found)), [
-            (("a", "Denied"),), (("a", "Denied"), ("b", "Denied"), ("a", "Denied")), (("a", "Denied"), ("b",
-                "Missing")), ()]),
+            (("a", "Denied"),), (("a", "Denied"), ("b", "Denied"), ("a", "Denied")), (("a", "Denied"),
+                ("b", "Missing")), ()]),
         "one value": (lambda one, other: (Same(one) == Same(other), Same(one) == one), [(text := "ab", text), ([1],
             [1])]),
         "what values are unless given": (_unless_given, [(each.name,

@@ -427,13 +427,13 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             '{"nftables": 7}', '{"nftables": [{"rule": {}}]}', '{"nftables": [{"rule": {"expr": [7]}}]}', "[" * 99_999,
             '{"nftables": [7]}']),
         "who answers": (_delegated, [("nvml_child.NvmlChild.call", "nvml", "f", "0"), ("path_child.PathChild.ask",
-            "data", "stat", "/x"), ("py_spy.stacks", "stacks", "7", "1"), ("py_spy.numbers", "numbers", "7"), (
-            "elf.texts", "elf_texts", "/a", "b"), ("rank_servers.ask_dump", "dump", "7", "3", "1"), (
-            "rank_servers.left_dump", "left_dump", "7", "3"), ("rank_servers.ask_server", "server", "7", "p", "1"), (
-            "rank_servers.ask_ras", "ras", "a:1", "2", "9"), ("user_limits.lines_of", "user_limits", "7"), (
-            "tcp_sockets.connections", "connections", "1", "10", "11"), ("tcp_sockets.at_port", "at_port", "29500",
-            "10", "11"), ("elf.objects", "elf_objects", "/a", "b"), ("distributions.versions", "packages"), (
-            "live.matching", "kernel_log", "p"), ("elf.cached", "ld_cache", "a", "b")]),
+            "data", "stat", "/x"), ("py_spy.stacks", "stacks", "7", "1"), ("py_spy.numbers", "numbers", "7"),
+            ("elf.texts", "elf_texts", "/a", "b"), ("rank_servers.ask_dump", "dump", "7", "3", "1"),
+            ("rank_servers.left_dump", "left_dump", "7", "3"), ("rank_servers.ask_server", "server", "7", "p", "1"),
+            ("rank_servers.ask_ras", "ras", "a:1", "2", "9"), ("user_limits.lines_of", "user_limits", "7"),
+            ("tcp_sockets.connections", "connections", "1", "10", "11"), ("tcp_sockets.at_port", "at_port", "29500",
+            "10", "11"), ("elf.objects", "elf_objects", "/a", "b"), ("distributions.versions", "packages"),
+            ("live.matching", "kernel_log", "p"), ("elf.cached", "ld_cache", "a", "b")]),
         "pages that stayed": (_resident, [((3, 10), (1, 30)), ((3, 10), None), (None,), ((0, 0),), ((10, 10),), ()]),
         "sockets at a port": (_of_port, [(9, "7"), (9, "9", "7"), (1, "7"), (9, "8", "7")]),
         "NVML that is not there": (_no_library, [("x: No such file",), ("wrong ELF class",), ("x", ":/a")]),

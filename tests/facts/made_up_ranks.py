@@ -151,8 +151,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             process(22, 1, 20), process(23, None, 9)], 9), ([LAUNCHED, *PAIR], 0), ([LAUNCHED, *PAIR], 9), ([LAUNCHED,
             *PAIR], 10), ([LAUNCHED], 0), ([STARTER, process(11, None, 10) | AGENT | {"variables": {}}], 10), ([
             STARTER], 10), ([FIRST, second()], 0), ([process(10, 0), process(11, 1, MASTER_PORT="29501")], 0), (OF_ONE,
-            0), ([FIRST, process(11, 0, MASTER_PORT="29501", **BY_HAND)], 0), ([FIRST, second() | {"user": 1001}], 0), (
-            [FIRST, second() | {"start": 30010}], 0), ([FIRST, second() | {"start": 30009}], 0), ([FIRST, second(
+            0), ([FIRST, process(11, 0, MASTER_PORT="29501", **BY_HAND)], 0), ([FIRST, second() | {"user": 1001}], 0),
+            ([FIRST, second() | {"start": 30010}], 0), ([FIRST, second() | {"start": 30009}], 0), ([FIRST, second(
             WORLD_SIZE="3")], 0), ([FIRST, second(LOCAL_WORLD_SIZE="1")], 0), ([*OF_ONE[:2], process(12, 2, 9,
             MASTER_PORT="29502", MASTER_ADDR="n2", **THREE)], 0), ([of_four(10, 0, "127.0.0.1")], 0), ([of_four(10, 1,
             "localhost"), of_four(11, 3, "localhost")], 0), ([of_four(10, 0, local="0"), of_four(11, 2, local="2")], 0),
@@ -174,30 +174,30 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             process(11, 1, SLURM_JOB_ID="2")], 0), ([FIRST, second(), {**second(), "pid": 12, "start": 12}], 0), ([
             FIRST, second() | {"start": 29998}], 0), ([process(10, 0, 5), {**process(12, 0, 5), "name": "x"}], 0), ([
             process(10, 0, 1), process(12, 0, 5)], 0), *(([process(10, 1, 5, MASTER_ADDR=one, **THREE), process(11, 3,
-            5, MASTER_ADDR=other, **THREE)], 0) for one, other in (("127.0.0.1", "n2"), ("localhost", "127.0.0.1"), ("",
-            ""))), *(([process(10, 0, 5, **BY_HAND), process(11, rank, parent, MASTER_PORT="29501", **{**BY_HAND,
+            5, MASTER_ADDR=other, **THREE)], 0) for one, other in (("127.0.0.1", "n2"), ("localhost", "127.0.0.1"),
+            ("", ""))), *(([process(10, 0, 5, **BY_HAND), process(11, rank, parent, MASTER_PORT="29501", **{**BY_HAND,
             "WORLD_SIZE": world})], 0) for rank in (0, 1, 2) for parent in (5, 6) for world in ("", "2", "3")), ([
             process(10, 0), process(11, 1), process(12, 2), second()], 0), ([FIRST, second() | {"start": 40011}], 0), ([
             process(9, None, library=None), process(10, 0, 9), process(11, 1, 8)], 9), ([process(10, 0, 11), process(11,
             1, 10)], 0), ([process(10, 0), process(11, 5, LOCAL_RANK="1")], 0), ([process(10, 0, WORLD_SIZE="",
             LOCAL_WORLD_SIZE=""), OTHER], 0), ([process(10, 0, LOCAL_RANK=""), process(11, 1)], 0), ([process(10 + n, n,
             WORLD_SIZE="9", LOCAL_WORLD_SIZE="9") for n in (0, 2, 3, 4, 5, 6, 7)], 0), *(([process(pid, n, parent,
-            MASTER_PORT=port, WORLD_SIZE=world, LOCAL_WORLD_SIZE="") for pid, n, parent, port in ((10, 0, 5, "29500"), (
-            11, 1, 6, "29500"), (12, 2, 5, "29501"), (13, 3, 6, "29501"))], 0) for world in ("4", "8")), ([process(pid,
+            MASTER_PORT=port, WORLD_SIZE=world, LOCAL_WORLD_SIZE="") for pid, n, parent, port in ((10, 0, 5, "29500"),
+            (11, 1, 6, "29500"), (12, 2, 5, "29501"), (13, 3, 6, "29501"))], 0) for world in ("4", "8")), ([process(pid,
             None, MASTER_ADDR="127.0.0.1", **{**TASK, "SLURM_PROCID": n, "SLURM_STEP_NUM_TASKS": "4"}) for pid, n in ((
             10, "0"), (12, "2"))], 0), *(([{**process(10, 0, library=library), "python": python}, process(11, 0, 10,
             library=False)], 0) for library, python in ((None, True), (False, False), (False, True))), ([process(10,
             None, library=False, **TASK)], 0), ([process(10, 0, 5), process(11, 1, 5), process(12, 3, 5, WORLD_SIZE="6",
             LOCAL_WORLD_SIZE="6"), OTHER], 0)]),
-        "tables of jobs": (lambda *processes: running.jobs(found(*processes)), [(process(10, 0), process(11, 1, 10)), (
-            {**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}, process(11, 1, 10),
+        "tables of jobs": (lambda *processes: running.jobs(found(*processes)), [(process(10, 0), process(11, 1, 10)),
+            ({**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}, process(11, 1, 10),
             {**OTHER, "program": "finetune.py"}), (process(10, 0, MASTER_ADDR=""), OTHER)]),
         "ranks of Slurm steps": (lambda env, more: told(found(*STEPS, env=env, **more)), [({"SLURM_JOB_ID": "2"}, {}),
             ({}, {}), ({"SLURM_JOB_ID": "3"}, {}), (Missing("no"), {}),
             ({"SLURM_JOB_ID": "1"}, {"hidden": 3, "late": ["7: x"]})]),
         "ranks of a program": (lambda parent, children, connections, more: told(of_spawned(parent, *children,
-            connections=connections, **more)), [(PARENT, CHILDREN, ALL, {}), (PARENT, CHILDREN, ALL, {"pid": 0}), (
-            PARENT, CHILDREN, meets(11), {}), (PARENT, CHILDREN, meets(12, 11, 13), {}), (PARENT, CHILDREN, meets(12,
+            connections=connections, **more)), [(PARENT, CHILDREN, ALL, {}), (PARENT, CHILDREN, ALL, {"pid": 0}),
+            (PARENT, CHILDREN, meets(11), {}), (PARENT, CHILDREN, meets(12, 11, 13), {}), (PARENT, CHILDREN, meets(12,
             11, 13), {"pid": 0}), (PARENT, CHILDREN, [], {}), (PARENT, CHILDREN, [*meets(11), *meets(12)], {}), (PARENT,
             CHILDREN, [], {"pid": 0}), (SHELL, CHILDREN, [], {"pid": 0}), (PARENT, [*CHILDREN, HELPER], [*ALL, *MESH],
             {}), (PARENT, [*CHILDREN, HELPER], ALL, {}), (PARENT, [*CHILDREN, HELPER], [], {"told": {**OWN, 9: {
@@ -206,10 +206,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             MET, {"told": {11: {"r": 0, "world": 3}, 13: {"r": 2, "world": 3}, 9: {"r": 2, "world": 3}}}), (PARENT,
             BETWEEN, [], {"told": {11: {"rank": 0}, 13: {"rank": 2}}}), (PARENT, TWO, MET, {"told": {each: {"rank": 0,
             "world_size": 3} for each in (11, 13)}}), (PARENT, TWO, [], {"told": OF_TWO}), (PARENT, TWO, [], {"told": {
-            **OF_TWO, 9: {}}}), (PARENT, TWO, [], {"told": SECOND_NODE}), (PARENT, TWO, MET, {"groups": "[0, 1, 2]"}), (
-            PARENT, [{**each, "age_s": 10.0} for each in TWO], MET, {"groups": "[0, 1, 2]"}), (PARENT, [{**each,
-            "age_s": 9.9} for each in TWO], MET, {"groups": "[0, 1, 2]"}), (PARENT, TWO, MET, {"groups": "[0, 1]"}), (
-            PARENT, TWO, MET, {}), (PARENT, [*CHILDREN, process(15, None, 9) | AGENT], ALL, {"pid": 0}), (PARENT, [{
+            **OF_TWO, 9: {}}}), (PARENT, TWO, [], {"told": SECOND_NODE}), (PARENT, TWO, MET, {"groups": "[0, 1, 2]"}),
+            (PARENT, [{**each, "age_s": 10.0} for each in TWO], MET, {"groups": "[0, 1, 2]"}), (PARENT, [{**each,
+            "age_s": 9.9} for each in TWO], MET, {"groups": "[0, 1, 2]"}), (PARENT, TWO, MET, {"groups": "[0, 1]"}),
+            (PARENT, TWO, MET, {}), (PARENT, [*CHILDREN, process(15, None, 9) | AGENT], ALL, {"pid": 0}), (PARENT, [{
             **each, "start": 40 - each["pid"]} for each in CHILDREN], meets(13, 11, 12), {}), (PARENT, [{**each,
             "start": 5} for each in CHILDREN], ALL, {}), *((PARENT, [TWO[0], {**ZOMBIE, **change}, TWO[1]], MET, {}) for
             change in ({"python": False}, {"parent": 1}, {"start": 30010}, {"start": 30011}, {"start": 40011}, {
@@ -231,8 +231,8 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             OF_NODE, [*ALL, JOINED, {**JOINED, "peer": "n1:443"}], {}), (NODE, OF_NODE[:2], meets(11, 12), {}), (NODE,
             OF_NODE[:1], meets(11), {}), (PARENT, TWO, MET, {"told": OF_TWO, "groups": "[0, 1, 2, 3, 4]"}), (PARENT,
             BETWEEN, MET, {"groups": "[0, 1]"}), (PARENT, TWO, MET, {"groups": "[0, 1]|[0, 1, 2, 3]|[0]"}), (PARENT,
-            TWO, [], {"told": {11: {"rank": 0, "world": 3, "world_size": 4}, 13: {"rank": 2}, 9: {"world": 3}}}), (
-            PARENT, [*TWO, HELPER], [*MET, {"pid": 11, "local": "127.0.0.1:11", "peer": "127.0.0.1:13"}, {"pid": 13,
+            TWO, [], {"told": {11: {"rank": 0, "world": 3, "world_size": 4}, 13: {"rank": 2}, 9: {"world": 3}}}),
+            (PARENT, [*TWO, HELPER], [*MET, {"pid": 11, "local": "127.0.0.1:11", "peer": "127.0.0.1:13"}, {"pid": 13,
             "local": "127.0.0.1:13", "peer": "127.0.0.1:11"}], {}), (PARENT, [*CHILDREN, HELPER], [*ALL, *MESH, {
             "pid": 14, "local": "127.0.0.1:14", "peer": "127.0.0.1:99"}], {}), (PARENT, CHILDREN, [*meets(11), *meets(
             12, at="127.0.0.1:5")], {}), (PARENT, CHILDREN, meets(11)[::-1], {}), (PARENT, CHILDREN, meets(11,
@@ -243,10 +243,10 @@ def rows() -> Mapping[str, tuple[Callable[..., object], Sequence[Any]]]:
             "/usr/lib/python3.11/concurrent/futures/thread.py", "/usr/lib/python3.11/x.py")), ([CALLS, ASIDE],), ([],),
             ([thread(7), ASIDE, CALLS],), ([CALLS, thread(7)],), ([thread(7, ("join", TRAIN), ("x", THREADING)),
             ASIDE],), ([thread(7, ("wait", THREADING), ("Thread.join", THREADING)), ASIDE],), ([thread(7, ("wait",
-            THREADING), ("join", TRAIN)), ASIDE],), ([JOINS, thread(9), ASIDE],), ([EVENT, thread(8, ("a", TRAIN), (
-            "all_reduce", stacks.C10D)), CALLS],), ([thread(7, ("join", THREADING), self="t2"), thread(9, ("run",
+            THREADING), ("join", TRAIN)), ASIDE],), ([JOINS, thread(9), ASIDE],), ([EVENT, thread(8, ("a", TRAIN),
+            ("all_reduce", stacks.C10D)), CALLS],), ([thread(7, ("join", THREADING), self="t2"), thread(9, ("run",
             TRAIN), self="t3"), CALLS],), ([thread(7, ("a", THREADING)), TQDM],), ([JOINS, ASIDE, CALLS],), ([JOINS,
             ASIDE],), ([EVENT, ASIDE],), ([EVENT, ASIDE, CALLS],), ([JOINS, ASIDE, POLLS],), ([JOINS, TQDM],), ([thread(
-            7, ("forward", TRAIN)), CALLS],), ([thread(7, ("join", THREADING), self="t2"), CALLS, thread(9, ("run",
-            TRAIN), self="t2")],)]),
+            7, ("forward", TRAIN)), CALLS],), ([thread(7, ("join", THREADING), self="t2"), CALLS, thread(9,
+            ("run", TRAIN), self="t2")],)]),
     }  # fmt: skip

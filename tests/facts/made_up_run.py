@@ -43,16 +43,16 @@ CASES: Sequence[Sequence[tuple[str, Any]]] = (
     (("participants", Participants("single", 2, ("h0",))), ("participants", WHO)), (("participants", WHO),),
     (("arrivals", Arrivals(2, (1,), 60.0)),), (("arrivals", Arrivals(2)),), (("arrivals", Arrivals(2, (0, 1), 60.0)),),
     (("attendance", Attendance(2, (LOST,), "timing")),), (("participants", WHO), ("lost", LOST)), (("lost", LOST),),
-    (("lost", LOST), ("attendance", Attendance(2, (ZERO,)))), (("participants", WHO), ("lost", LOST), ("lost",
-        CRASHED)),
+    (("lost", LOST), ("attendance", Attendance(2, (ZERO,)))), (("participants", WHO), ("lost", LOST),
+        ("lost", CRASHED)),
     (("participants", WHO), ("lost", CRASHED), ("lost", LOST)), (("participants", WHO), ("lost", ZERO), ("lost", LOST)),
     (("first_call", COST),), (("fingerprint", PRINT),), tuple(("expected", band) for band in BANDS),
     (("row", ROW), ("retest", ROW), ("disturbance", BUSY)), (("xids", HEARD), ("xids", replace(HEARD, node="n1"))),
     (("nic_traffic", [_RIGHT]),), (("nic_traffic", []),), (("copies", [SLOW_COPY]),), (("rank_settings", [PROTO]),),
     (("expected_copies", BY_SLOT),), (("rung", ONE), ("rung", NODE_RUNG)), (("group", WITHIN), ("group", WITHIN)),
     (("step", STEP),), (("attendance", Attendance(2)), ("attendance", Attendance(2, (LOST,), "timing"))),
-    tuple(("expected_copies", of.ExpectedCopies({node: {"host": BAND}})) for node in ("n0", "n1")), (("row",
-        {**msgspec.to_builtins(ROW, str_keys=True), "busbw_GBps": "fast"}),),
+    tuple(("expected_copies", of.ExpectedCopies({node: {"host": BAND}})) for node in ("n0", "n1")),
+        (("row", {**msgspec.to_builtins(ROW, str_keys=True), "busbw_GBps": "fast"}),),
 )  # fmt: skip
 KINDS = sorted({name for samples in CASES for name, _ in samples})
 

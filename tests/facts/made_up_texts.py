@@ -124,8 +124,8 @@ CALLS: Mapping[Callable[..., object], Sequence[Any]] = {
     machine.synchronized: ["NTPSynchronized=yes\n", "NTPSynchronized=no", "", "yes"],
     machine.identify: [*((Dmi("Amazon EC2", product), VIRTUAL, "") for product in ("p5.48xlarge", "unnamed")),
         (Dmi("Amazon EC2", "g4dn.metal"), VIRTUAL, "xen"), (Dmi("Amazon EC2", "g5g.16xlarge"), ARM, ""),
-        (Dmi("Google", "Google Compute Engine"), VIRTUAL, ""), (Dmi("Google", "Google Compute Engine 2"), ARM, ""), (
-        Dmi("Microsoft Corporation", "Virtual Machine", asset_tag=AZURE), VIRTUAL, ""),
+        (Dmi("Google", "Google Compute Engine"), VIRTUAL, ""), (Dmi("Google", "Google Compute Engine 2"), ARM, ""),
+        (Dmi("Microsoft Corporation", "Virtual Machine", asset_tag=AZURE), VIRTUAL, ""),
         (Dmi("Microsoft Corporation", "Surface"), ARM, ""), (Dmi("Microsoft Corporation", "Virtual Machine"), ARM, ""),
         (Dmi("Oracle Corporation", "ORACLE SERVER X9", asset_tag="OracleCloud.com"), "flags\t\t: fpu\n", ""),
         (Dmi("Acme", "Virtual Machine"), ARM, ""), (Dmi("Acme", "node.metal"), VIRTUAL, ""), (Dmi(), ARM, "xen"),

@@ -148,8 +148,8 @@ PLACES = [
     ("subblock", f"{CLOUD[1]}-subblock"), ("physical host", f"{CLOUD[1]}-host"), ("region", "v1.region"),
     *(("network node", f"{CLOUD[2]}-layer-{n}") for n in (1, 2, 3)), ("zone", f"{CLOUD[3]}.imds.compute.zone"),
     ("zone", f"{CLOUD[3]}.placement.availability-zone-id"), ("zone", "v1.availability_zone"),
-    ("placement group", f"{CLOUD[3]}.imds.compute.placementGroupId"), ("physical host",
-        f"{CLOUD[3]}.placement.host-id"),
+    ("placement group", f"{CLOUD[3]}.imds.compute.placementGroupId"),
+        ("physical host", f"{CLOUD[3]}.placement.host-id"),
     ("placement group", f"{CLOUD[3]}.placement.group-name")]  # fmt: skip
 
 

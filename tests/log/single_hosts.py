@@ -181,8 +181,8 @@ AT = "Nov 28 02:11:01 n1"
 GPUS = {
     **{f"Xid {xid} of {pid} on {host or 'a host'}, {name}": f"{log}\n%- kern.log\n{WILD.format(host, xid, pid)}" for
         xid, pid, host in ((13, 100, AT), (31, 7, AT), (31, "'x'", AT), (31, 101, "[ 8.1]"), (31, 7, "Nov 28 02:11:01 "
-        "n9"), (32, 100, AT)) for name, log in (("ranks", f"{MET}[rank0]: RuntimeError: x"), ("no number",
-        "[rank0]: RuntimeError: x"), ("no failure", MET))},
+        "n9"), (32, 100, AT)) for name, log in (("ranks", f"{MET}[rank0]: RuntimeError: x"),
+        ("no number", "[rank0]: RuntimeError: x"), ("no failure", MET))},
     "Xids without a job": "\n".join(WILD.format("[ 8.1]", xid, 7) for xid in (13, 31, 43)),
     "an assertion of another log": "a.cu:1: block: [1] Assertion `i7` failed\n%- b.log\n[rank1]: CUDA error: "
                                    "device-side assert triggered",
@@ -300,8 +300,8 @@ MEETINGS = logs(
                                 "Name does not resolve"),
     around("E Name or service not known: ", "HTTP, urllib, huggingface, wandb, requests.get, s3.x, git fetch, gloo"),
     "I:Name or service not known",
-    *(f"nslookup: can't resolve '{name}': Name does not resolve{'↵x' * n}" for name, n in (("head", 5), ("head", 6), (
-          "(null)", 1))),
+    *(f"nslookup: can't resolve '{name}': Name does not resolve{'↵x' * n}" for name, n in (("head", 5), ("head", 6),
+          ("(null)", 1))),
     around("[W socket.cpp:6] [c10d] The IPv4 network addresses of (head, 29500) cannot be retrieved (gai error: -2 - "
           "Name or service not known).↵", "[E a.cpp:1] The client socket has timed out after 9 s to (head\\, 29500), "
           "socket.gaierror: (head\\, 2), [E a.cpp:1] The client socket has failed to connect to (tail\\, 29500), %- "

@@ -202,10 +202,10 @@ SILENT = {
         for some in ("0 1 2", "1 2 3", "0 1", "0", "0 1 2 3", "2 0") for size in (1, 3, 4)},
     "begun again by three": "\n".join(f"%- rank{n}\n{BEGINS.format(n, 4)}START\n{BEGINS.format(n, 4)}COMPLETE\n"
                                       + f"{BEGINS.format(n, 4)}START\n" * (n != 1) for n in range(4)),
-    **{f"{silent} of {count} say nothing, {name}": _silent(silent, count, said) for name, said in (("closed", CLOSED), (
-        "waited", WAITED), ("no address", f"{BY_PEER} n7"), ("peers", f"{BY_PEER} [10.0.0.7]:5")) for silent, count in
-        (("3", 4), ("0 1", 8), ("1 2", 8), ("2 3", 8), ("1 2", 6), ("0 1 2 3", 8), ("0 2", 4), ("0 1 2 3 4 5 6 7 8 9",
-        20))},
+    **{f"{silent} of {count} say nothing, {name}": _silent(silent, count, said) for name, said in (("closed", CLOSED),
+        ("waited", WAITED), ("no address", f"{BY_PEER} n7"), ("peers", f"{BY_PEER} [10.0.0.7]:5")) for silent, count in
+        (("3", 4), ("0 1", 8), ("1 2", 8), ("2 3", 8), ("1 2", 6), ("0 1 2 3", 8), ("0 2", 4),
+        ("0 1 2 3 4 5 6 7 8 9", 20))},
     **{f"others {one[-20:]} and {other[-20:]}": ranks({0: one, 1: other, 2: ""})
        for one, other in ((WAITED, CLOSED), (CLOSED, WAITED), (CLOSED, "ValueError: x"), ("ValueError: x", WAITED))},
     "two peers": ranks({0: f"{BY_PEER} [10.0.0.2]:5", 1: f"{BY_PEER} [10.0.0.3]:5", 2: "", 3: ""}),
@@ -221,8 +221,8 @@ SILENT = {
     "one is alive": f"{_silent('3', 4, WAITED)}\n[rank3]: Received a dump signal due to a collective timeout from  "
                     f"rank 0",
     **{f"{one} lost {peer}, {two} lost {other}": f"{LOST.format(one, peer)}\n%- b.log\n{LOST.format(two, other)}" for
-        one, peer, two, other in ((1, "n9", 2, "n9"), (1, "n9", 2, "n8"), (1, "n9", 1, "n9"), (1, "n2", 2, "n2"), (
-        "1.a.b", "n9", "2.a", "n9"), (1, "127.0.0.1", 2, "127.0.0.1"), (1, "localhost", 2, "n9"), (1, "n2.x", "2.y",
+        one, peer, two, other in ((1, "n9", 2, "n9"), (1, "n9", 2, "n8"), (1, "n9", 1, "n9"), (1, "n2", 2, "n2"),
+        ("1.a.b", "n9", "2.a", "n9"), (1, "127.0.0.1", 2, "127.0.0.1"), (1, "localhost", 2, "n9"), (1, "n2.x", "2.y",
         "n2.x"))},
     "three lost one": "\n".join(LOST.format(n, "n9") for n in (1, 2, 3)) +
           "\nn4:7:7 [0] NCCL INFO Connection closed by remote peer n8<7>"}  # fmt: skip
